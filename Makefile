@@ -1,0 +1,67 @@
+# Two commands on a fresh machine with Python and make:
+#   make quickstart   sets everything up, then trains, certifies and plots
+#   make test         sets everything up, then runs the tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := quickstart
+
+.PHONY: help setup quickstart test lint format types wheel lock benchmarks clean
+
+help:
+	@echo "make quickstart   set up, train, certify, print the table, draw the curve"
+	@echo "make test         set up, run the tests"
+	@echo "make lint         ruff check and format check"
+	@echo "make types        mypy on the package as it installs"
+	@echo "make wheel        build the wheel, certify with it in a fresh venv"
+	@echo "make benchmarks   print every benchmark's ratios (takes a while)"
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: setup.py requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c requirements.lock -e ".[dev]"
+	@touch $@
+
+quickstart: setup
+	$(BIN)/rs-keras train fashion_mini --method gaussian --sigma 0.25 \
+		--epochs 10 --out $(RUN)/gaussian
+	$(BIN)/rs-keras certify fashion_mini --model $(RUN)/gaussian \
+		--max-examples 50 --n 10000 --plain --out $(RUN)/gaussian.tsv
+	$(BIN)/rs-keras table $(RUN)/gaussian.tsv
+	$(BIN)/rs-keras plot $(RUN)/gaussian.tsv --out $(RUN)/curve.png
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The rooms become one package only when installed: so that is what is checked.
+types: setup
+	rm -rf build/types
+	$(BIN)/pip install --quiet --no-deps --target build/types .
+	MYPYPATH=build/types $(BIN)/mypy -p rs_keras
+
+wheel: setup
+	PYTHON=$(PYTHON) BIN=$(BIN) tests/wheel/check
+
+lock:
+	rm -rf build/lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --upgrade pip
+	build/lock/bin/pip install --quiet ".[dev]"
+	build/lock/bin/pip freeze --exclude rs-keras > requirements.lock
+
+benchmarks: setup
+	for file in benchmarks/*.py; do $(BIN)/python $$file; done
+
+clean:
+	rm -rf build dist *.egg-info $(RUN)

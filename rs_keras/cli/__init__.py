@@ -1,0 +1,71 @@
+"""The command line: `rs-keras COMMAND ...`.
+
+Each command is one module of this folder with `HELP` (one line), `EXAMPLE` (a
+line to copy), `add_arguments(parser)` and `run(args)`. Modules import
+TensorFlow and the other rooms inside `run`, so that `--help` answers at once.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import rs_keras
+
+COMMANDS = ("train", "certify", "predict", "table", "plot")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Shows defaults and keeps the example's line breaks."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rs-keras",
+        description=rs_keras.__doc__,
+        formatter_class=_Formatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version=rs_keras.__version__
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name in COMMANDS:
+        module = import_module(f"rs_keras.cli.{name}")
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=f"example:\n  {module.EXAMPLE}",
+            formatter_class=_Formatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code.
+
+    0: done. 1: done, and the answer is no. 2: the call, a file or a value is
+    wrong (said in one line on stderr). 130: stopped with Ctrl-C.
+    """
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    # TensorFlow's start-up notes would bury the one line that matters.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        return args.run(args) or 0
+    except (ValueError, OSError) as error:
+        print(f"rs-keras {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            f"\nrs-keras {args.command}: stopped. What was written is kept; "
+            "the same command goes on from there.",
+            file=sys.stderr,
+        )
+        return 130

@@ -1,0 +1,1 @@
+"""Certification over gRPC: client, embedded server, deployment."""

@@ -1,0 +1,75 @@
+"""Installs the four rooms of the tree as the one package `rs_keras`."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+ROOMS = {
+    "rs_keras": "rs_keras",
+    "rs_keras.cli": "rs_keras/cli",
+    "rs_keras.models": "rs_keras/models",
+    "rs_keras.trainers": "trainers",
+    "rs_keras.export": "export",
+    "rs_keras.serving": "serving",
+}
+
+setup(
+    name="rs-keras",
+    version="0.1.0",
+    description="Randomized smoothing in Keras: train, certify and serve.",
+    long_description=(Path(__file__).parent / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE", "rs_keras/data/LICENSE.*"],
+    python_requires=">=3.11,<3.14",
+    packages=list(ROOMS),
+    package_dir=ROOMS,
+    package_data={
+        "rs_keras": ["py.typed", "data/*"],
+        "rs_keras.serving": ["deploy/*", "deploy/*/*"],
+    },
+    entry_points={"console_scripts": ["rs-keras = rs_keras.cli:main"]},
+    install_requires=[
+        # 2.20 is the first release for Python 3.13; the private session call
+        # of the embedded server is known to work up to 2.21.
+        "tensorflow>=2.20,<2.22",
+        "keras>=3.12,<3.16",
+        "tensorflow-probability>=0.25,<0.26",
+        # tensorflow-probability imports it and does not declare it.
+        "tf-keras>=2.20,<2.22",
+        "tensorflow-datasets>=4.9.8,<5",
+        # tensorflow-datasets imports it and does not declare it.
+        "importlib_resources>=6",
+        "tensorflow-serving-api>=2.19,<2.22",
+        "numpy>=1.26,<3",
+        "scipy>=1.12,<2",
+        "matplotlib>=3.8,<4",
+        "pillow>=10",
+        "tqdm>=4.66,<5",
+    ],
+    extras_require={
+        "dev": [
+            "build>=1.2",
+            "hypothesis>=6.100",
+            "mpmath>=1.3",
+            "mypy>=1.13",
+            "pytest>=8.2",
+            "pytest-xdist>=3.6",
+            "ruff>=0.9",
+            "statsmodels>=0.14",
+        ],
+        # The peers that benchmarks/ measures against; nothing else uses them.
+        "benchmarks": [
+            "adversarial-robustness-toolbox==1.20.*",
+            "torch>=2.4",
+        ],
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)

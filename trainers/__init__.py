@@ -1,0 +1,1 @@
+"""Keras trainers for randomized smoothing, one file a method."""
