@@ -1,0 +1,89 @@
+"""Classifiers that were saved."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# What a training run keeps of its model, in its folder.
+RUN_MODEL = "model.keras"
+
+_WANTED = (
+    "a `.keras` file (a classifier, or a trainer of this package), a run's "
+    f"folder that holds `{RUN_MODEL}`, or a SavedModel folder"
+)
+
+
+def load_classifier(path: str | Path) -> Any:
+    """Loads the classifier that a file or folder holds.
+
+    Args:
+        path: A `.keras` file (a classifier, or a trainer of this package,
+            whose classifier is returned), a run's folder that holds
+            `model.keras`, or a SavedModel folder.
+
+    Returns:
+        A Keras model, or a loaded SavedModel with a `serving_default`
+        signature: what `rs_keras.Certifier` takes.
+
+    Raises:
+        FileNotFoundError: If there is nothing at `path`.
+        ValueError: If what is there is none of these, or cannot be read.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras
+    >>> from rs_keras.checkpoints import load_classifier
+    >>> model = keras.Sequential([keras.Input([4, 4, 1]),
+    ...                           keras.layers.Flatten(),
+    ...                           keras.layers.Dense(3)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/model.keras")
+    ...     load_classifier(folder).output_shape
+    (None, 3)
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise FileNotFoundError(f"no such checkpoint: {path}. Give {_WANTED}")
+    if place.is_dir():
+        if (place / RUN_MODEL).is_file():
+            return _load_keras(place / RUN_MODEL)
+        if (place / "saved_model.pb").is_file():
+            return _load_saved_model(place)
+    elif place.suffix == ".keras":
+        return _load_keras(place)
+    raise ValueError(f"not a checkpoint: {path}. Give {_WANTED}")
+
+
+def _load_keras(path: Path) -> keras.Model:
+    # A saved trainer can be read only once its class is registered.
+    import rs_keras.trainers  # noqa: F401
+
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise ValueError(
+            f"cannot load {path}: {error}. A model with classes of its own "
+            "needs them registered (keras.saving.register_keras_serializable) "
+            "and imported before; a file cut short must be saved again"
+        ) from error
+    # A trainer is a thin shell around the classifier that it trains.
+    inner = getattr(model, "model", model)
+    return inner if isinstance(inner, keras.Model) else model
+
+
+def _load_saved_model(path: Path) -> Any:
+    try:
+        loaded = tf.saved_model.load(str(path))
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        raise ValueError(
+            f"cannot load the SavedModel {path}: {error}"
+        ) from error
+    if "serving_default" not in loaded.signatures:
+        raise ValueError(
+            f"the SavedModel {path} needs a `serving_default` signature from "
+            f"images to logits. It has: {sorted(loaded.signatures) or 'none'}"
+        )
+    return loaded
