@@ -4,7 +4,9 @@ Draw number j under a seed is a pure function of (seed, j): Philox turns a key
 and a counter into random bits, the seed fills the key and the upper half of the
 counter, and the draw's number fills the lower half. So any range of draws can
 be made anywhere, in any order and in pieces of any size, and the pieces are
-the whole, bit for bit.
+the whole, bit for bit. (Under `jit_compile` the numbers of one call are spread
+differently over its elements: still a function of the address, but pieces are
+then not the whole. The certifier never compiles with XLA.)
 
 References:
 - [Salmon et al., 2011](https://doi.org/10.1145/2063384.2063405)

@@ -1,0 +1,128 @@
+"""Rules for arguments, each with one wording of its error."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+def check_images(
+    images: Any, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
+    """Returns `images` as float32 [B, H, W, C], or says what is wrong.
+
+    Args:
+        images: A batch of images; floats in [0, 1], or uint8 (divided by 255).
+        shape: The (H, W, C) wanted, where it is known.
+
+    Raises:
+        ValueError: For another rank or shape, an empty batch, another kind of
+            numbers, values that are not finite or outside [0, 1].
+    """
+    array = np.asarray(images)
+    if array.ndim != 4:
+        hint = (
+            " One image still needs a batch dimension: images[None]."
+            if array.ndim == 3
+            else ""
+        )
+        raise ValueError(
+            "`images` must have shape [batch, height, width, channels]. "
+            f"Received: shape={list(array.shape)}.{hint}"
+        )
+    if shape is not None and array.shape[1:] != tuple(shape):
+        raise ValueError(
+            f"`images` must have shape [batch, {', '.join(map(str, shape))}] "
+            f"for this model. Received: shape={list(array.shape)}"
+        )
+    if not len(array):
+        raise ValueError(
+            "`images` must hold at least one image. "
+            f"Received: shape={list(array.shape)}"
+        )
+    if array.dtype == np.uint8:
+        return array.astype(np.float32) / np.float32(255)
+    if array.dtype.kind != "f" and str(array.dtype) != "bfloat16":
+        raise ValueError(
+            "`images` must be floats in [0, 1] or uint8. "
+            f"Received: dtype={array.dtype}"
+        )
+    array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+        bad = int(np.flatnonzero(~np.isfinite(array).all((1, 2, 3)))[0])
+        raise ValueError(
+            "`images` must be finite. Received: NaN or infinity in "
+            f"images[{bad}]"
+        )
+    low, high = float(array.min()), float(array.max())
+    if low < 0 or high > 1:
+        hint = "; divide by 255" if 2 < high <= 255 and low >= 0 else ""
+        raise ValueError(
+            "`images` must lie in [0, 1]. "
+            f"Received: min={low:g}, max={high:g}{hint}"
+        )
+    return array
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Returns a finite number > 0 as a float."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if isinstance(value, bool) or not (np.isfinite(number) and number > 0):
+        raise ValueError(
+            f"`{name}` must be a finite number > 0. Received: {name}={value!r}"
+        )
+    return number
+
+
+def check_not_negative(name: str, value: Any) -> float:
+    """Returns a finite number >= 0 as a float."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if isinstance(value, bool) or not (np.isfinite(number) and number >= 0):
+        raise ValueError(
+            f"`{name}` must be a finite number >= 0. Received: {name}={value!r}"
+        )
+    return number
+
+
+def check_probability(name: str, value: Any) -> float:
+    """Returns a number strictly between 0 and 1 as a float."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 < number < 1:
+        raise ValueError(
+            f"`{name}` must be in (0, 1). Received: {name}={value!r}"
+        )
+    return number
+
+
+def check_count(name: str, value: Any, minimum: int = 1) -> int:
+    """Returns a whole number >= `minimum` as an int."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < minimum:
+        raise ValueError(
+            f"`{name}` must be a whole number >= {minimum}. "
+            f"Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Returns `value` if it is among `choices`; else names the nearest."""
+    choices = list(choices)
+    if value in choices:
+        return str(value)
+    near = difflib.get_close_matches(str(value), choices, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"`{name}` must be one of {', '.join(choices)}. "
+        f"Received: {name}={value!r}.{hint}"
+    )

@@ -1,0 +1,167 @@
+"""Any classifier as a function from images to logits."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from rs_keras.sampling import Logits
+
+
+def as_logits(model: Any, dtype: str | None = None) -> Logits:
+    """Returns `model` as a function of tensors, in inference mode.
+
+    Args:
+        model: A Keras model, a loaded SavedModel, or a callable made of
+            TensorFlow operations; from images [m, H, W, C] to logits
+            [m, num_classes].
+        dtype: "bfloat16" or "float16" computes a Keras model in that type.
+            The result is a copy: training the model on does not reach it.
+
+    Raises:
+        ValueError: If `model` cannot be called or cannot take `dtype`.
+    """
+    if isinstance(model, keras.Model):
+        keras_model = _computing_in(model, dtype) if dtype else model
+        return lambda images: keras_model(images, training=False)
+    if dtype:
+        raise ValueError(
+            "`dtype` needs a Keras model, whose layers can be told to compute "
+            f"in it. Received: model of type {type(model).__name__}"
+        )
+    if callable(model):
+        return lambda images: _only_output(model(images))
+    if getattr(model, "signatures", None):
+        signature = model.signatures.get("serving_default")
+        if signature is not None:
+            return lambda images: _only_output(signature(images))
+    raise ValueError(
+        "`model` must be a Keras model, a SavedModel with a "
+        "`serving_default` signature, or a function from images to logits. "
+        f"Received: {type(model).__name__}"
+    )
+
+
+def _only_output(outputs: Any) -> tf.Tensor:
+    """Unpacks what SavedModel signatures return: a dict of one tensor."""
+    if isinstance(outputs, dict):
+        if len(outputs) != 1:
+            raise ValueError(
+                "`model` must return one tensor, the logits. "
+                f"Received: outputs {sorted(outputs)}"
+            )
+        (outputs,) = outputs.values()
+    return outputs
+
+
+def _computing_in(model: keras.Model, dtype: str) -> keras.Model:
+    """Returns a copy of a model whose layers compute in `dtype`."""
+    if dtype not in ("bfloat16", "float16"):
+        raise ValueError(
+            "`dtype` must be None, 'bfloat16' or 'float16'. "
+            f"Received: dtype={dtype!r}"
+        )
+    # A trainer is a thin shell around the network that it trains.
+    network = getattr(model, "model", model)
+    if not isinstance(network, keras.Sequential | keras.models.Functional):
+        raise ValueError(
+            "`dtype` needs a Sequential or Functional model, whose layers can "
+            f"be cloned. Received: {type(network).__name__}"
+        )
+
+    def recast(layer: keras.Layer) -> keras.Layer:
+        config = layer.get_config()
+        if "dtype" in config and not isinstance(layer, keras.layers.InputLayer):
+            config["dtype"] = f"mixed_{dtype}"
+        return layer.__class__.from_config(config)
+
+    copy = keras.models.clone_model(network, clone_function=recast)
+    copy.set_weights(network.get_weights())
+    return copy
+
+
+def count_classes(
+    logits: Logits, image_shape: Sequence[int], num_classes: int | None
+) -> int:
+    """Returns the number of columns of the logits, checked.
+
+    Raises:
+        ValueError: If the output is no matrix with a row an image, has fewer
+            than two columns, or another number than `num_classes`.
+    """
+    spec = tf.TensorSpec([None, *image_shape], tf.float32)
+    try:
+        traced = tf.function(logits).get_concrete_function(spec)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise ValueError(
+            "`model` must turn images of shape "
+            f"{list(image_shape)} into logits with TensorFlow operations. "
+            f"It failed: {error}"
+        ) from error
+    output = traced.structured_outputs
+    shape = getattr(output, "shape", None)
+    if shape is None or shape.rank != 2 or not output.dtype.is_floating:
+        raise ValueError(
+            "`model` must return one floating-point matrix, [batch, classes]. "
+            f"Received: {output}"
+        )
+    found = shape[1] or num_classes
+    if found is None:
+        raise ValueError(
+            "`num_classes` must be given for a model whose output does not "
+            "tell how many classes there are. Received: num_classes=None"
+        )
+    if num_classes is not None and found != num_classes:
+        raise ValueError(
+            "`num_classes` must be the number of the model's outputs. "
+            f"Received: num_classes={num_classes}, outputs={found}"
+        )
+    if found < 2:
+        raise ValueError(
+            "`model` must tell at least two classes apart (one logit a class). "
+            f"Received: outputs={found}"
+        )
+    return int(found)
+
+
+# Passes of other sizes may sum in another order: not bit for bit equal.
+_SAME = 1e-3
+_SAME_SHORT = 5e-2
+
+
+def probe(logits: Logits, images: tf.Tensor, votes: bool = True) -> None:
+    """Runs the classifier once on some noisy images and looks at the answer.
+
+    Args:
+        logits: The classifier.
+        images: float32 [m, H, W, C], m >= 4.
+        votes: Whether only the largest logit counts. Then rows of zeros and
+            ones (hard decisions) are as good as logits.
+
+    Raises:
+        ValueError: If it gives probabilities, or an answer for one image that
+            depends on the others in the batch.
+    """
+    whole = tf.cast(logits(images), tf.float32)
+    sums_to_one = tf.abs(tf.reduce_sum(whole, -1) - 1.0) < 1e-2
+    hard = votes and bool(tf.reduce_all((whole == 0.0) | (whole == 1.0)))
+    if bool(tf.reduce_all(whole >= 0.0) & tf.reduce_all(sums_to_one)):
+        if not hard:
+            raise ValueError(
+                "`model` must return logits, without softmax. Received: rows "
+                "that sum to one; remove the last softmax layer"
+            )
+    if not bool(tf.reduce_all(tf.math.is_finite(whole))):
+        return
+    # Half of the images, in the other order: each must get the same row.
+    half = tf.cast(logits(images[::-2]), tf.float32)
+    short = logits(images[:1]).dtype in (tf.bfloat16, tf.float16)
+    size = tf.reduce_max(tf.abs(whole)) + 1e-6
+    gap = tf.reduce_max(tf.abs(whole[::-2] - half)) / size
+    if float(gap) > (_SAME_SHORT if short else _SAME):
+        raise ValueError(
+            "`model` must answer each image by itself. Received: logits that "
+            f"change by {float(gap):.1%} with the other images in the batch "
+            "(batch normalisation in training mode?)"
+        )

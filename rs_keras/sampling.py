@@ -1,0 +1,165 @@
+"""Counting a classifier's votes under noise, as one graph.
+
+The graph is a function of (images, seeds, first, n) alone; the certifier runs
+it in process and the exporter writes the same one into a SavedModel.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from rs_keras import noise as noise_lib
+
+NOISE_MODES = ("float", "grid", "grid-strict")
+
+Logits = Callable[[tf.Tensor], tf.Tensor]
+
+# Two passes in flight: the noise of the next is made while one runs. More
+# costs memory and, measured on LeNet, gains nothing.
+_PASSES_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The smoothed classifier: a base classifier, a noise and a pass size.
+
+    Attributes:
+        logits: From images [m, H, W, C] to logits [m, num_classes].
+        sigma: Standard deviation of the noise.
+        num_classes: Columns of the logits.
+        image_shape: (H, W, C).
+        batch_size: Noisy copies a pass; of no influence on any count.
+        noise: "float", "grid" or "grid-strict"; see `Certifier`.
+    """
+
+    logits: Logits
+    sigma: float
+    num_classes: int
+    image_shape: Sequence[int]
+    batch_size: int
+    noise: str = "float"
+
+    def noisy(
+        self, image: tf.Tensor, seed: tf.Tensor, first: tf.Tensor, m: tf.Tensor
+    ) -> tf.Tensor:
+        """Draws first .. first+m-1 of one image: [m, H, W, C], float32."""
+        dtype = tf.float64 if self.noise == "grid-strict" else tf.float32
+        eps = noise_lib.normal(self.image_shape, seed, first, m, dtype)
+        if self.noise == "float":
+            return image + self.sigma * eps
+        # Whole numbers below 2**24 are exact in float32, so two images on the
+        # grid see noise from the same set of points.
+        steps = tf.round(eps * tf.constant(255.0 * self.sigma, dtype))
+        return (tf.round(image * 255.0) + tf.cast(steps, tf.float32)) / 255.0
+
+    def count(
+        self,
+        images: tf.Tensor,
+        seeds: tf.Tensor,
+        first: tf.Tensor,
+        n: tf.Tensor,
+    ) -> tf.Tensor:
+        """Votes of draws first .. first+n-1 of every row.
+
+        A draw whose logits are not finite votes for no class.
+
+        Args:
+            images: float32 [B, H, W, C].
+            seeds: int64 [B, 2].
+            first: int64 [B].
+            n: int64 [B]; a row with n <= 0 draws nothing.
+
+        Returns:
+            int64 [B, num_classes].
+        """
+        return self._accumulate(images, seeds, first, n, self._votes, tf.int64)[
+            :, 0
+        ]
+
+    def soft_sums(
+        self,
+        images: tf.Tensor,
+        seeds: tf.Tensor,
+        first: tf.Tensor,
+        n: tf.Tensor,
+        beta: tf.Tensor,
+    ) -> tf.Tensor:
+        """Votes, sums and sums of squares of softmax(beta * logits).
+
+        Args:
+            images: float32 [B, H, W, C].
+            seeds: int64 [B, 2].
+            first: int64 [B].
+            n: int64 [B].
+            beta: Inverse temperature, float64 scalar.
+
+        Returns:
+            float64 [B, 3, num_classes].
+        """
+
+        def sums(logits: tf.Tensor) -> tf.Tensor:
+            votes = tf.cast(self._votes(logits), tf.float64)
+            soft = tf.nn.softmax(beta * tf.cast(logits, tf.float64))
+            soft = tf.where(self._finite(logits), soft, 0.0)
+            total = tf.reduce_sum(soft, 0, keepdims=True)
+            squares = tf.reduce_sum(soft * soft, 0, keepdims=True)
+            return tf.concat([votes, total, squares], 0)
+
+        return self._accumulate(images, seeds, first, n, sums, tf.float64, 3)
+
+    @staticmethod
+    def _finite(logits: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_all(tf.math.is_finite(logits), -1, keepdims=True)
+
+    def _votes(self, logits: tf.Tensor) -> tf.Tensor:
+        winner = tf.argmax(logits, -1)
+        winner = tf.where(self._finite(logits)[:, 0], winner, -1)
+        hot = tf.one_hot(winner, self.num_classes, dtype=tf.int64)
+        return tf.reduce_sum(hot, 0, keepdims=True)
+
+    def _accumulate(
+        self,
+        images: tf.Tensor,
+        seeds: tf.Tensor,
+        first: tf.Tensor,
+        n: tf.Tensor,
+        statistic: Callable[[tf.Tensor], tf.Tensor],
+        dtype: tf.DType,
+        rows: int = 1,
+    ) -> tf.Tensor:
+        """Sums `statistic(logits)` over the draws, one while loop for all rows.
+
+        Pass number t finds its row and its first draw from t alone, so the
+        noise of pass t + 1 does not wait for the network of pass t.
+        """
+        size = tf.constant(self.batch_size, tf.int64)
+        passes = (tf.maximum(n, 0) + size - 1) // size
+        ends = tf.cumsum(passes)
+
+        def one_pass(t: tf.Tensor, sums: tf.Tensor) -> tuple:
+            row = tf.searchsorted(ends, [t], side="right")[0]
+            done = (t - ends[row] + passes[row]) * size
+            m = tf.minimum(size, n[row] - done)
+            z = self.noisy(images[row], seeds[row], first[row] + done, m)
+            part = statistic(self.logits(z))
+            return t + 1, tf.tensor_scatter_nd_add(sums, [[row]], [part])
+
+        shape = [tf.shape(images)[0], rows, self.num_classes]
+        _, sums = tf.while_loop(
+            lambda t, _: t < tf.reduce_sum(passes),
+            one_pass,
+            (tf.constant(0, tf.int64), tf.zeros(shape, dtype)),
+            parallel_iterations=_PASSES_IN_FLIGHT,
+        )
+        return sums
+
+
+def shared_out(
+    replicas: int, replica: tf.Tensor, first: tf.Tensor, n: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The part of draws first .. first+n-1 that falls to one replica."""
+    low = n * replica // replicas
+    high = n * (replica + 1) // replicas
+    return first + low, high - low
