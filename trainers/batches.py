@@ -1,0 +1,160 @@
+"""Looks at training data before the first step, and at losses after each."""
+
+import math
+from collections.abc import Callable
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from rs_keras import checks
+
+Check = Callable[[Any, Any], None]
+
+
+def check_images(images: Any, shape: tuple | None) -> None:
+    """Raises unless `images` are floats in [0, 1] of the model's shape.
+
+    Args:
+        images: A batch, [B, H, W, C].
+        shape: (H, W, C) of the model's input; None where any will do.
+
+    Raises:
+        ValueError: That names `images`.
+    """
+    array = np.asarray(images)
+    if array.dtype.kind in "iub":
+        raise ValueError(
+            "`images` must be floats in [0, 1]. "
+            f"Received: dtype={array.dtype}; divide by 255"
+        )
+    known = shape is not None and None not in shape
+    checks.check_images(array, shape if known else None)
+
+
+def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
+    """Raises unless `labels` are `count` class numbers in [0, num_classes).
+
+    Raises:
+        ValueError: That names `labels`.
+    """
+    array = np.asarray(labels)
+    if array.shape not in ((count,), (count, 1)):
+        raise ValueError(
+            "`labels` must be one class number an image, shape "
+            f"[{count}]. Received: shape={list(array.shape)}"
+        )
+    if array.dtype.kind == "f" and (array == np.round(array)).all():
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ValueError(
+            f"`labels` must be whole numbers. Received: dtype={array.dtype}"
+        )
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or (num_classes is not None and high >= num_classes):
+        raise ValueError(
+            f"`labels` must be in [0, {num_classes or 'num_classes'}). "
+            f"Received: min={low}, max={high}"
+        )
+
+
+def look_at(x: Any, y: Any, check: Check) -> Any:
+    """Runs `check` on the data's first batch and returns the data, whole.
+
+    Arrays are checked from end to end. A generator is handed back with the
+    batch that was taken from it put in front.
+
+    Args:
+        x: What `fit` accepts as its first argument.
+        y: What `fit` accepts as its second.
+        check: Called with images and targets.
+
+    Returns:
+        What to pass on to Keras in place of `x`.
+    """
+    if isinstance(x, GeneratorType):
+        batch = next(x, None)
+        if batch is None:
+            return x
+        check(*_images_and_targets(batch))
+        return _chained(batch, x)
+    if isinstance(x, tf.data.Dataset | tf.distribute.DistributedDataset):
+        batch = next(iter(x), None)
+    elif isinstance(x, keras.utils.PyDataset):
+        batch = x[0]
+    else:
+        batch = (x, y) if hasattr(x, "shape") else None
+    if batch is not None:
+        check(*_images_and_targets(batch))
+    return x
+
+
+def _images_and_targets(batch: Any) -> tuple[Any, Any]:
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    return keras.tree.map_structure(_local, (x, y))
+
+
+def _local(value: Any) -> Any:
+    """Takes this worker's first part of a value spread over replicas."""
+    if isinstance(value, tf.distribute.DistributedValues):
+        return tf.distribute.get_strategy().experimental_local_results(value)[0]
+    return value
+
+
+def _chained(first: Any, rest: Iterator) -> Iterator:
+    yield first
+    yield from rest
+
+
+class EpochStart(keras.callbacks.Callback):
+    """Tells the trainer which epoch begins, so that warm-ups follow it."""
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Sets the warm-up factor of the epoch."""
+        self.model.warmup_factor.assign(self.model.warmup(epoch))
+
+
+class StopOnNaN(keras.callbacks.Callback):
+    """Stops a run whose loss is not finite any more, and says where.
+
+    Has to stand before every callback that writes checkpoints: then the last
+    one written is from before the loss broke.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Raises once a running mean of this epoch is not finite.
+
+        Raises:
+            FloatingPointError: With the step and the part of the loss.
+        """
+        logs = logs or {}
+        if math.isfinite(logs.get("loss", 0.0)):
+            return
+        broken = [
+            f"{name}={float(logs[name])}"
+            for name in self.model.loss_names
+            if not math.isfinite(logs.get(name, 0.0))
+        ]
+        last = int(self.model.step.numpy())
+        first = last - self.model.steps_per_execution + 1
+        when = f"{first}" if first == last else f"{first} to {last}"
+        raise FloatingPointError(
+            f"the loss is not finite at step {when}: "
+            f"{', '.join(broken) or 'the regularization losses'}. Weights and "
+            "noise of the step follow from the last checkpoint; a lower "
+            "learning rate or gradient clipping may help"
+        )
+
+
+def with_own_callbacks(callbacks: Any) -> Any:
+    """Returns the user's callbacks behind the two that every run has."""
+    own = [EpochStart(), StopOnNaN()]
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        for callback in own:
+            callback.set_model(callbacks.model)
+        callbacks.callbacks[:0] = own
+        return callbacks
+    return own + keras.tree.flatten(callbacks or [])

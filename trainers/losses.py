@@ -1,0 +1,59 @@
+"""What the methods' losses are made of: functions of logits, no state.
+
+Logits of noisy copies are [m, B, C] throughout, m copies of B images.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def labels_of(targets: Any) -> tf.Tensor:
+    """Returns the labels, int64 [B], of `targets` (a tensor or a dict)."""
+    labels = targets["label"] if isinstance(targets, dict) else targets
+    return tf.reshape(tf.cast(labels, tf.int64), [-1])
+
+
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """-log softmax(logits)[label], for labels [B] and logits [..., B, C].
+
+    Args:
+        labels: int64 [B].
+        logits: [..., B, C].
+
+    Returns:
+        A tensor [..., B].
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.trainers.losses import cross_entropy
+    >>> loss = cross_entropy(tf.constant([0, 1]), tf.zeros([3, 2, 4]))
+    >>> bool(abs(loss - tf.math.log(4.0)).numpy().max() < 1e-6)
+    True
+    """
+    labels = tf.broadcast_to(labels, tf.shape(logits)[:-1])
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+def smoothed(logits: tf.Tensor) -> tf.Tensor:
+    """mean(softmax(logits), axis=0): the soft smoothed prediction [B, C]."""
+    return tf.reduce_mean(tf.nn.softmax(logits), axis=0)
+
+
+def divergence(target: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """KL(target || softmax(logits)), for target [B, C], logits [..., B, C].
+
+    Classes of probability 0 count 0, in the value and in the gradient.
+
+    Args:
+        target: Distributions [B, C]. Gradients flow through them.
+        logits: [..., B, C].
+
+    Returns:
+        A tensor [..., B].
+    """
+    log_ratio = tf.math.xlogy(target, target) - (
+        target * tf.nn.log_softmax(logits)
+    )
+    return tf.reduce_sum(log_ratio, axis=-1)
