@@ -194,8 +194,7 @@ class Certifier:
         """
         n = check_count("n", n)
         alpha = check_probability("alpha", alpha)
-        # All n votes for one class have the two-sided p-value 2 / 2**n.
-        _check_feasible(n, alpha, int(np.ceil(1 - np.log2(alpha))))
+        _check_feasible(n, alpha, bounds.minimum_n(alpha, "predict"))
         images, graphs = self._prepare(images)
         seeds = noise_lib.as_seeds(seed, len(images))
         counts = self._sum(graphs.count, images, seeds, 0, n)
@@ -259,7 +258,7 @@ class Certifier:
                 "`runner_up` must be False for soft bounds, which bound one "
                 f"class only. Received: runner_up={runner_up}, bound={bound!r}"
             )
-        _check_feasible(n, alpha, _smallest_n(alpha, bound, runner_up))
+        _check_feasible(n, alpha, bounds.minimum_n(alpha, bound, runner_up))
         images, graphs = self._prepare(images, soft)
         seeds = noise_lib.as_seeds(seed, len(images))
         settings = {
@@ -517,18 +516,6 @@ def _or_abstain(
         tf.where(certified, radius, tf.zeros_like(radius)),
         p_lower,
     )
-
-
-def _smallest_n(alpha: float, bound: str, runner_up: bool) -> int:
-    """The smallest n at which the best possible outcome is a certificate."""
-    if bound == "clopper_pearson":
-        return bounds.minimum_n(alpha, runner_up)
-    n = np.arange(1.0, 100.0 * (1.0 - np.log(alpha)))
-    if bound == "hoeffding":
-        best = bounds.hoeffding_lower(n, n, alpha)
-    else:
-        best = bounds.bernstein_lower(n, n, n, alpha)
-    return int(n[np.argmax(best.numpy() > 0.5)])
 
 
 def _check_feasible(n: int, alpha: float, smallest: int) -> None:

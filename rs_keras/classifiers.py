@@ -64,11 +64,6 @@ def _computing_in(model: keras.Model, dtype: str) -> keras.Model:
         )
     # A trainer is a thin shell around the network that it trains.
     network = getattr(model, "model", model)
-    if not isinstance(network, keras.Sequential | keras.models.Functional):
-        raise ValueError(
-            "`dtype` needs a Sequential or Functional model, whose layers can "
-            f"be cloned. Received: {type(network).__name__}"
-        )
 
     def recast(layer: keras.Layer) -> keras.Layer:
         config = layer.get_config()
@@ -76,7 +71,15 @@ def _computing_in(model: keras.Model, dtype: str) -> keras.Model:
             config["dtype"] = f"mixed_{dtype}"
         return layer.__class__.from_config(config)
 
-    copy = keras.models.clone_model(network, clone_function=recast)
+    try:
+        copy = keras.models.clone_model(
+            network, clone_function=recast, recursive=True
+        )
+    except ValueError as error:
+        raise ValueError(
+            "`dtype` needs a Sequential or Functional model, whose layers can "
+            f"be cloned. Received: {type(network).__name__}"
+        ) from error
     copy.set_weights(network.get_weights())
     return copy
 
@@ -93,7 +96,12 @@ def count_classes(
     spec = tf.TensorSpec([None, *image_shape], tf.float32)
     try:
         traced = tf.function(logits).get_concrete_function(spec)
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        NotImplementedError,
+    ) as error:
         raise ValueError(
             "`model` must turn images of shape "
             f"{list(image_shape)} into logits with TensorFlow operations. "

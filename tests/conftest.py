@@ -55,3 +55,14 @@ def linear():
 @pytest.fixture
 def images():
     return np.random.default_rng(1).uniform(size=(5, 4, 4, 1)).astype("float32")
+
+
+@pytest.fixture
+def golden():
+    """Opens a file of the authors' numbers; see golden/README.md."""
+    folder = Path(__file__).parent / "golden"
+
+    def load(name):
+        return np.load(folder / f"{name}.npz")
+
+    return load
