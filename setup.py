@@ -41,6 +41,8 @@ setup(
         # tensorflow-datasets imports it and does not declare it.
         "importlib_resources>=6",
         "tensorflow-serving-api>=2.19,<2.22",
+        "grpcio>=1.66,<2",
+        "grpcio-health-checking>=1.66,<2",
         "numpy>=1.26,<3",
         "scipy>=1.12,<2",
         "matplotlib>=3.8,<4",
@@ -50,9 +52,11 @@ setup(
     extras_require={
         "dev": [
             "build>=1.2",
+            "cryptography>=42",
             "hypothesis>=6.100",
             "mpmath>=1.3",
             "mypy>=1.13",
+            "psutil>=5.9",
             "pytest>=8.2",
             "pytest-xdist>=3.6",
             "ruff>=0.9",

@@ -13,7 +13,7 @@ from importlib import import_module
 
 import rs_keras
 
-COMMANDS = ("train", "certify", "predict", "table", "plot")
+COMMANDS = ("train", "certify", "predict", "table", "plot", "serve")
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

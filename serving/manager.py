@@ -1,0 +1,382 @@
+"""Loads, holds and unloads the models of a server."""
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from tensorflow_serving.config import model_server_config_pb2
+
+from rs_keras.serving import config as configs
+from rs_keras.serving import metrics as names
+from rs_keras.serving.log import event
+from rs_keras.serving.metrics import Metrics
+from rs_keras.serving.runtime import SessionModel
+from rs_keras.serving.status import StatusError
+from rs_keras.serving.status import invalid
+from rs_keras.serving.versions import State
+from rs_keras.serving.versions import Version
+from rs_keras.serving.versions import choose
+from rs_keras.serving.versions import offered
+from rs_keras.serving.warmup import warm_up
+
+
+class ModelManager:
+    """Keeps the versions loaded that the configuration and the disk ask for.
+
+    A new version is loaded and warmed up before the old one leaves; a version
+    that requests still use is freed when the last of them is answered.
+
+    Args:
+        metrics: Where loads and warm-ups are counted.
+        run_warmup: Whether to run the warm-up requests of an export.
+        threads: See `SessionModel`.
+        load_retries: How often a version that appears later is tried again.
+        retry_seconds: The pause in between.
+        allow_unavailable_labels: Whether a label may name a version that is
+            not loaded, as long as it does not move an existing label.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        run_warmup: bool = True,
+        threads: int = 0,
+        load_retries: int = 5,
+        retry_seconds: float = 60.0,
+        allow_unavailable_labels: bool = False,
+    ) -> None:
+        self._metrics = metrics
+        self._run_warmup = run_warmup
+        self._threads = threads
+        self._load_retries = load_retries
+        self._retry_seconds = retry_seconds
+        self._allow_unavailable_labels = allow_unavailable_labels
+        # `_work` is held while models load, `_lock` only for an instant.
+        self._work = threading.Lock()
+        self._lock = threading.Lock()
+        self._config = model_server_config_pb2.ModelConfigList()
+        self._versions: dict[str, dict[int, Version]] = {}
+        self._labels: dict[str, dict[str, int]] = {}
+        self._complaints: dict[str, str] = {}
+
+    def apply(self, config: Any) -> None:
+        """Takes over a `ModelConfigList`; returns when new models serve.
+
+        Args:
+            config: The models wanted; those left out are unloaded.
+
+        Raises:
+            StatusError: For a configuration that breaks a rule (nothing is
+                changed then), or a new model that does not load.
+        """
+        with self._work:
+            configs.check(config, self._config)
+            labels = self._checked_labels(config)
+            before = {model.name for model in self._config.config}
+            self._config.CopyFrom(config)
+            with self._lock:
+                self._labels = labels
+            listed = {model.name for model in config.config}
+            for name in before - listed:
+                self._settle(name, {})
+            for model in config.config:
+                new = model.name not in before
+                self._refresh(model, 0 if new else self._load_retries)
+            self._require_available(listed - before)
+
+    def poll(self) -> None:
+        """Looks at the disk once: loads what is new, unloads what is gone."""
+        with self._work:
+            for model in self._config.config:
+                self._refresh(model, self._load_retries)
+
+    @contextmanager
+    def use(self, spec: Any) -> Iterator[tuple[int, SessionModel]]:
+        """Lends the version a `ModelSpec` means, for one request.
+
+        Args:
+            spec: Name, and a version, a label or neither (the latest).
+
+        Yields:
+            Its number and its model, which stays loaded until the block ends.
+
+        Raises:
+            StatusError: INVALID_ARGUMENT without a name or for an unknown
+                label, NOT_FOUND for anything that is not being served.
+        """
+        with self._lock:
+            version, model = self._resolve(spec)
+            version.users += 1
+        try:
+            yield version.number, model
+        finally:
+            del model
+            with self._lock:
+                version.users -= 1
+                last = version.users == 0 and version.state == State.UNLOADING
+            if last:
+                self._free(version)
+
+    def known(self, name: str) -> bool:
+        """Whether there is, or was, a version of this model."""
+        with self._lock:
+            return bool(self._versions.get(name))
+
+    def states(self, name: str) -> list[Version]:
+        """The versions of a model, also those that ended, latest first."""
+        with self._lock:
+            versions = self._versions.get(name, {})
+            return [versions[number] for number in sorted(versions)[::-1]]
+
+    def available(self) -> dict[str, list[int]]:
+        """The numbers of the versions that serve, latest first, by model."""
+        with self._lock:
+            return {
+                name: [
+                    number
+                    for number in sorted(versions)[::-1]
+                    if versions[number].state == State.AVAILABLE
+                ]
+                for name, versions in self._versions.items()
+            }
+
+    def close(self) -> None:
+        """Unloads everything; what still runs ends with CANCELLED."""
+        with self._work:
+            with self._lock:
+                held = [
+                    version
+                    for versions in self._versions.values()
+                    for version in versions.values()
+                    if version.users and version.model is not None
+                ]
+            for model in self._config.config:
+                self._settle(model.name, {})
+            self._config.Clear()
+            for version in held:
+                model_in_use = version.model
+                if model_in_use is not None:
+                    model_in_use.close()
+
+    def _resolve(self, spec: Any) -> tuple[Version, SessionModel]:
+        if not spec.name:
+            raise invalid("ModelSpec has no name specified.")
+        versions = self._versions.get(spec.name, {})
+        choice = spec.WhichOneof("version_choice")
+        if choice is None:
+            wanted = f"Latest({spec.name})"
+            numbers = sorted(versions)[::-1]
+        else:
+            number = (
+                spec.version.value
+                if choice == "version"
+                else self._labelled(spec.name, spec.version_label)
+            )
+            wanted = f"Specific({spec.name}, {number})"
+            numbers = [number] if number in versions else []
+        for number in numbers:
+            version = versions[number]
+            if version.state == State.AVAILABLE and version.model is not None:
+                return version, version.model
+        raise StatusError(
+            grpc.StatusCode.NOT_FOUND,
+            f"Servable not found for request: {wanted}",
+        )
+
+    def _labelled(self, name: str, label: str) -> int:
+        labels = self._labels.get(name, {})
+        if label not in labels:
+            raise invalid(f"Unrecognized servable version label: {label}")
+        return labels[label]
+
+    def _checked_labels(self, config: Any) -> dict[str, dict[str, int]]:
+        for model in config.config:
+            for label, number in sorted(model.version_labels.items()):
+                if not self._may_label(model.name, label, number):
+                    raise StatusError(
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        f"Request to assign label to version {number} of "
+                        f"model {model.name}, which is not currently "
+                        "available for inference",
+                    )
+        return {
+            model.name: dict(model.version_labels) for model in config.config
+        }
+
+    def _may_label(self, name: str, label: str, number: int) -> bool:
+        version = self._versions.get(name, {}).get(number)
+        if version is not None and version.state == State.AVAILABLE:
+            return True
+        moves = self._labels.get(name, {}).get(label, number) != number
+        return self._allow_unavailable_labels and not moves
+
+    def _refresh(self, model: Any, retries: int) -> None:
+        """Brings one model to what its policy and the disk ask for."""
+        found = offered(model.base_path)
+        if found is None:
+            self._complain(
+                model.name,
+                f"Could not find base path {model.base_path} for servable "
+                f"{model.name}",
+            )
+            # It may come back (a network file system): what serves, stays.
+            return
+        wanted = choose(found, model.model_version_policy)
+        self._complain(model.name, "" if wanted else _no_versions(model))
+        versions = self._versions.get(model.name, {})
+        for number in sorted(wanted, reverse=True):
+            version = versions.get(number)
+            if version is None or (
+                version.state == State.END and not version.wanted
+            ):
+                version = Version(number, wanted[number])
+                with self._lock:
+                    self._versions.setdefault(model.name, {})[number] = version
+                self._load(model.name, version, retries)
+            elif version.state == State.LOADING and (
+                time.monotonic() >= version.retry_at
+            ):
+                self._load(model.name, version, retries)
+        self._settle(model.name, wanted)
+
+    def _settle(self, name: str, wanted: dict[int, str]) -> None:
+        """Unloads what is no longer wanted, once a wanted version serves."""
+        with self._lock:
+            versions = list(self._versions.get(name, {}).values())
+            serving = any(
+                version.state == State.AVAILABLE and version.number in wanted
+                for version in versions
+            )
+            free = []
+            for version in versions:
+                if version.number in wanted or (wanted and not serving):
+                    continue
+                version.wanted = False
+                if version.state == State.AVAILABLE:
+                    version.state = State.UNLOADING
+                    event(
+                        logging.INFO,
+                        "version_unloading",
+                        model=name,
+                        version=version.number,
+                    )
+                    if version.users == 0:
+                        free.append(version)
+                elif version.state == State.LOADING:
+                    version.state = State.END
+        for version in free:
+            self._free(version)
+
+    def _load(self, name: str, version: Version, retries: int) -> None:
+        version.state = State.LOADING
+        start = time.monotonic()
+        try:
+            model = self._load_model(version.directory)
+        except StatusError as error:
+            self._fail(name, version, error, retries)
+        except Exception as error:  # noqa: BLE001 - polling must go on
+            failure = StatusError(grpc.StatusCode.UNKNOWN, repr(error))
+            self._fail(name, version, failure, retries)
+        else:
+            with self._lock:
+                version.model = model
+                version.error = None
+                version.state = State.AVAILABLE
+            event(
+                logging.INFO,
+                "version_available",
+                model=name,
+                version=version.number,
+                seconds=round(time.monotonic() - start, 3),
+            )
+
+    def _load_model(self, directory: str) -> SessionModel:
+        try:
+            model = SessionModel(directory, self._threads)
+        except StatusError as error:
+            self._metrics.count(names.LOAD_ATTEMPTS, directory, error.code.name)
+            raise
+        self._metrics.count(names.LOAD_ATTEMPTS, directory, "OK")
+        if self._run_warmup:
+            start = time.monotonic()
+            try:
+                count = warm_up(model, directory)
+            except Exception:
+                model.close()
+                raise
+            if count:
+                self._metrics.observe(
+                    names.WARMUP_LATENCY,
+                    time.monotonic() - start,
+                    directory,
+                    "OK",
+                )
+        return model
+
+    def _fail(
+        self, name: str, version: Version, error: StatusError, retries: int
+    ) -> None:
+        with self._lock:
+            version.error = error
+            version.attempts += 1
+            version.retry_at = time.monotonic() + self._retry_seconds
+            if version.attempts > retries:
+                version.state = State.END
+        event(
+            logging.ERROR,
+            "version_failed",
+            model=name,
+            version=version.number,
+            attempt=version.attempts,
+            error=str(error),
+        )
+
+    def _free(self, version: Version) -> None:
+        with self._lock:
+            model, version.model = version.model, None
+            version.state = State.END
+        if model is not None:
+            model.close()
+            del model
+            # A graph is full of cycles, and large.
+            gc.collect()
+
+    def _complain(self, name: str, complaint: str) -> None:
+        """Logs a complaint when it is new, not at every poll."""
+        if complaint and self._complaints.get(name) != complaint:
+            event(logging.WARNING, "no_versions", model=name, error=complaint)
+        self._complaints[name] = complaint
+
+    def _require_available(self, names_wanted: set[str]) -> None:
+        failures = []
+        for name in sorted(names_wanted):
+            versions = self.states(name)
+            if any(version.state == State.AVAILABLE for version in versions):
+                continue
+            failures += [
+                f"{{name: {name} version: {version.number}}}"
+                f" due to error: {version.error}"
+                for version in versions
+                if version.error
+            ] or [f"{{name: {name}}} due to error: {self._complaints[name]}"]
+        if failures:
+            # The braces do not match; TF Serving's do not either.
+            listed = "".join(f"{failure}}}, " for failure in failures)
+            raise StatusError(
+                grpc.StatusCode.UNKNOWN,
+                f"{len(failures)} model(s) did not become available: "
+                f"{{{listed}}}",
+            )
+
+
+def _no_versions(model: Any) -> str:
+    return (
+        f"No versions of servable {model.name} found under base path "
+        f"{model.base_path}. Did you forget to name your leaf directory as a "
+        "number (eg. '/1/')?"
+    )
