@@ -3,6 +3,7 @@
 import golden_cases as golden
 import numpy as np
 import pytest
+
 from rs_keras.trainers import Gaussian
 
 

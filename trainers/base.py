@@ -5,14 +5,15 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from rs_keras.trainers import batches
-from rs_keras.trainers import replicas
-from rs_keras.trainers.losses import cross_entropy
-from rs_keras.trainers.losses import labels_of
 
 from rs_keras import noise as addressed
+from rs_keras.adversaries import Classify
 from rs_keras.checks import check_count
 from rs_keras.checks import check_positive
+from rs_keras.losses import cross_entropy
+from rs_keras.losses import labels_of
+from rs_keras.trainers import batches
+from rs_keras.trainers import replicas
 
 # Streams of random numbers under the seed of one step; below them, stream j
 # is the noise of copy j.
@@ -208,6 +209,15 @@ class SmoothTrainer(keras.Model):
         ]
         return self.sigma * tf.stack(draws)
 
+    def _uniform(
+        self, images: Any, seed: Any, first: Any, shape: list, stream: int
+    ) -> tf.Tensor:
+        images = self._floats(images)
+        size = tf.shape(images)[0]
+        return addressed.uniform(
+            shape, seed, first, size, images.dtype, stream=stream
+        )
+
     def noisy_logits(
         self, images: tf.Tensor, noise: tf.Tensor, training: bool = True
     ) -> tf.Tensor:
@@ -230,6 +240,10 @@ class SmoothTrainer(keras.Model):
         logits = tf.reshape(logits, outer)
         logits.set_shape([noise.shape[0], images.shape[0], flat.shape[-1]])
         return logits
+
+    def _classifier(self, noise: tf.Tensor) -> Classify:
+        """Returns the function that an adversary climbs: images to logits."""
+        return lambda images: self.noisy_logits(images, noise, training=False)
 
     # -- steps ---------------------------------------------------------------
 

@@ -61,6 +61,31 @@ def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
         )
 
 
+def check_distributions(soft_labels: Any, count: int) -> None:
+    """Raises unless `soft_labels` are `count` rows of probabilities.
+
+    Raises:
+        ValueError: That names `soft_label`.
+    """
+    array = np.asarray(soft_labels, np.float64)
+    if array.ndim != 2 or len(array) != count:
+        raise ValueError(
+            "`soft_label` must be one distribution an image, shape "
+            f"[{count}, num_classes]. Received: shape={list(array.shape)}"
+        )
+    sums = array.sum(axis=1)
+    if not (np.isfinite(array).all() and array.min() >= 0):
+        raise ValueError(
+            "`soft_label` must be probabilities, finite and >= 0. "
+            f"Received: min={array.min():g}"
+        )
+    if np.abs(sums - 1).max() > 1e-3:
+        raise ValueError(
+            "`soft_label` must sum to 1 over the classes. "
+            f"Received: sums from {sums.min():g} to {sums.max():g}"
+        )
+
+
 def look_at(x: Any, y: Any, check: Check) -> Any:
     """Runs `check` on the data's first batch and returns the data, whole.
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+
+from rs_keras.losses import cross_entropy
+from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.losses import cross_entropy
-from rs_keras.trainers.losses import labels_of
 
 
 @keras.saving.register_keras_serializable("rs_keras")

@@ -27,7 +27,7 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     Example:
 
     >>> import tensorflow as tf
-    >>> from rs_keras.trainers.losses import cross_entropy
+    >>> from rs_keras.losses import cross_entropy
     >>> loss = cross_entropy(tf.constant([0, 1]), tf.zeros([3, 2, 4]))
     >>> bool(abs(loss - tf.math.log(4.0)).numpy().max() < 1e-6)
     True

@@ -1,0 +1,84 @@
+"""CAT-RS against the authors' code."""
+
+import golden_cases as golden
+import numpy as np
+import pytest
+
+from rs_keras.trainers import CATRS
+
+
+def trainer_of(case, dtype="float64"):
+    hparams = case["hparams"]
+    return CATRS(
+        golden.network(case, dtype),
+        hparams["sigma"],
+        num_noise=hparams["m"],
+        steps=hparams["T"],
+        epsilon=hparams["eps"],
+        weight=hparams["lbd"],
+        confidence_mask=hparams["confidence_mask"],
+    )
+
+
+@pytest.mark.parametrize("name, dtype", golden.cases("catrs"))
+def test_golden(name, dtype):
+    case = golden.load("catrs", name)
+    loss, found, gradients = golden.tolerances(dtype)
+    # Keras records the population variance: README, section 2.
+    suffix = "_popvar" if case["hparams"]["arch"] == "tiny_bn" else ""
+    targets = {"label": case["y"], "soft_label": case["soft"]}
+    draw = {"noise": case["noise"], "uniform": case["uniform"]}
+    trainer = trainer_of(case, dtype)
+    before = [w.numpy() for w in trainer.model.weights]
+    result = trainer.attack(case["x"], targets, draw)["adv_noise"]
+    golden.near(result, case[f"adv_noise{suffix}"], found)
+    for weight, value in zip(trainer.model.weights, before, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), value)
+    result = golden.step(trainer, case, targets, uniform=case["uniform"])
+    golden.compare_step(trainer, case, result, suffix, gradients, loss)
+    parts = result[0]
+    golden.near(parts["ce"], case[f"loss_xent{suffix}"], loss)
+    worst = case["mask"] * case[f"loss_kl_max{suffix}"]
+    golden.near(parts["worst"], case["hparams"]["lbd"] * worst, loss)
+
+
+def test_without_a_teacher_the_target_is_the_mean_noisy_prediction():
+    case = golden.load("catrs", "tiny_cnn__base")
+    trainer = trainer_of(case)
+    draw = {"noise": case["noise"], "uniform": case["uniform"]}
+    logits = case["check_logits_train"]
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    soft = (odds / odds.sum(-1, keepdims=True)).mean(0)
+    targets = {"label": case["y"], "soft_label": soft}
+    plain = trainer.losses_of(case["x"], case["y"], draw)
+    taught = trainer.losses_of(case["x"], targets, draw)
+    for name, value in plain.items():
+        np.testing.assert_allclose(value, taught[name], rtol=1e-9)
+
+
+def test_uniform_is_addressed_by_position():
+    trainer = CATRS(golden.tiny(), 0.5, num_noise=3)
+    images = np.zeros([5, 8, 8, 1], np.float32)
+    whole = trainer.draw(images, [1, 2])["uniform"].numpy()
+    half = trainer.draw(images[2:], [1, 2], first=2)["uniform"].numpy()
+    assert whole.shape == (3, 5)
+    np.testing.assert_array_equal(whole[:, 2:], half)
+
+
+@pytest.mark.parametrize(
+    "soft, message",
+    [
+        (None, "`soft_label` must be among the targets"),
+        (np.full([4, 3], 0.5), "`soft_label` must sum to 1"),
+        (np.array([[2.0, -1.0, 0.0]] * 4), "`soft_label` must be prob"),
+        (np.ones([3, 1]), "`soft_label` must be one distribution"),
+    ],
+    ids=["missing", "sum", "negative", "shape"],
+)
+def test_bad_soft_labels(soft, message):
+    trainer = CATRS(golden.tiny(), 0.5, confidence_mask=True)
+    targets = {"label": np.zeros(4, int)}
+    if soft is not None:
+        targets["soft_label"] = soft
+    with pytest.raises(ValueError, match=message):
+        trainer.check_batch(np.zeros([4, 8, 8, 1], np.float32), targets)

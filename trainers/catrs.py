@@ -1,0 +1,181 @@
+"""Confidence-aware training of the smoothed classifier."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from rs_keras.adversaries import NoiseAscent
+from rs_keras.checks import check_count
+from rs_keras.checks import check_not_negative
+from rs_keras.checks import check_positive
+from rs_keras.losses import cross_entropy
+from rs_keras.losses import divergence
+from rs_keras.losses import labels_of
+from rs_keras.losses import smoothed
+from rs_keras.trainers.base import UNIFORM_STREAM
+from rs_keras.trainers.base import Draw
+from rs_keras.trainers.base import Losses
+from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.batches import check_distributions
+
+_NO_TEACHER = (
+    "`soft_label` must be among the targets, {'label': y, 'soft_label': p}, "
+    "for `confidence_mask=True`: the mask is the teacher's confidence. "
+    "Received: labels alone"
+)
+
+
+@keras.saving.register_keras_serializable("rs_keras")
+class CATRS(SmoothTrainer):
+    """Trains each image as hard as its confidence under noise allows.
+
+    Formula, with p the share of the m noisy copies that are voted y, K ~
+    Binomial(m, p) clamped to at least 1, CE_j = CE(y, f(x + eps_j)), the soft
+    target t, and the noises eps'_j that ascent on KL(t || F) finds in balls of
+    radius epsilon around the eps_j:
+
+        loss = sum of the K smallest CE_j / m
+               + weight * [K == m] * max_j KL(t || softmax(f(x + eps'_j)))
+
+    As in the authors' code: the first pass, in training mode, comes before the
+    attack, which sees the moving statistics that it left; the first term is
+    made of that pass's logits; the sum is divided by m, not by K; and with
+    m = 1 every image is masked in.
+
+    Targets are dicts of `label` and `soft_label`, the probabilities [B,
+    num_classes] that a teacher gives under noise. For plain labels there is
+    no teacher: t is then the mean prediction over the m noisy copies in the
+    first pass, detached (a variant of ours, not in the paper).
+
+    One update per batch; the reference makes m, each on an m-th of the batch:
+    use batches of that size.
+
+    Args:
+        model: The classifier, from images to logits.
+        sigma: Standard deviation of the noise, > 0.
+        num_noise: Noisy copies of each image (M in the paper), >= 1.
+        steps: Of the adversary (T in the paper), >= 0.
+        epsilon: Radius of the balls around the noises, > 0.
+        weight: Of the worst-case loss, >= 0 (lambda in the paper).
+        confidence_mask: Whether p is the teacher's t[y] instead.
+        **kwargs: `seed`; see `SmoothTrainer`.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras.trainers import CATRS
+    >>> model = keras.Sequential(
+    ...     [keras.Input([8, 8, 1]), keras.layers.Flatten(),
+    ...      keras.layers.Dense(2)])
+    >>> sorted(CATRS(model, sigma=0.5).draw(keras.ops.zeros(
+    ...     [2, 8, 8, 1]), seed=[0, 0]))
+    ['noise', 'uniform']
+
+    References:
+    - [Jeong et al., 2023](https://arxiv.org/abs/2212.09000)
+    """
+
+    loss_names = ("ce", "worst")
+
+    def __init__(
+        self,
+        model: keras.Model,
+        sigma: float,
+        num_noise: int = 4,
+        steps: int = 4,
+        epsilon: float = 1.0,
+        weight: float = 1.0,
+        confidence_mask: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, sigma, num_noise=num_noise, **kwargs)
+        self.steps = check_count("steps", steps, 0)
+        self.epsilon = check_positive("epsilon", epsilon)
+        self.weight = check_not_negative("weight", weight)
+        self.confidence_mask = bool(confidence_mask)
+        self._find = NoiseAscent(self.steps, self.epsilon)
+
+    def draw(self, images: Any, seed: Any, first: Any = 0) -> Draw:
+        """Adds `uniform`, [m, B] in [0, 1), to the noise.
+
+        K is the number of copies whose `uniform` is below p.
+        """
+        draws = super().draw(images, seed, first)
+        uniform = self._uniform(
+            images, seed, first, [self.num_noise], UNIFORM_STREAM
+        )
+        return {**draws, "uniform": tf.transpose(uniform)}
+
+    def _losses_and_logits(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> tuple[Losses, tf.Tensor]:
+        labels = labels_of(targets)
+        logits = self.noisy_logits(images, draw["noise"])
+        target = self._target(targets, logits)
+        losses = cross_entropy(labels, logits)
+        copies = tf.shape(losses)[0]
+        easy = self._easy(labels, logits, target, draw["uniform"])
+        below = tf.range(copies)[:, None] < easy
+        lowest = tf.where(below, tf.sort(losses, axis=0), 0.0)
+        noise = self._worst(images, target, draw["noise"])
+        apart = divergence(target, self.noisy_logits(images, noise))
+        all_easy = tf.cast(easy == copies, apart.dtype)
+        losses = {
+            "ce": tf.reduce_mean(lowest, axis=0),
+            "worst": self.weight * all_easy * tf.reduce_max(apart, axis=0),
+        }
+        return losses, logits
+
+    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
+        """Finds what a step would, after its first pass, and undoes the pass.
+
+        The statistics that the pass leaves behind are what the attack sees.
+        """
+        statistics = self.model.non_trainable_variables
+        before = [tf.identity(variable.value) for variable in statistics]
+        logits = self.noisy_logits(images, draw["noise"])
+        target = self._target(targets, logits)
+        found = self._worst(images, target, draw["noise"])
+        for variable, value in zip(statistics, before, strict=True):
+            variable.assign(value)
+        return {"adv_noise": found}
+
+    def _worst(
+        self, images: tf.Tensor, target: tf.Tensor, noise: tf.Tensor
+    ) -> tf.Tensor:
+        def classify(moved: tf.Tensor) -> tf.Tensor:
+            return self.noisy_logits(images, moved, training=False)
+
+        return self._find(classify, noise, target)
+
+    def _easy(
+        self,
+        labels: tf.Tensor,
+        logits: tf.Tensor,
+        target: tf.Tensor,
+        uniform: tf.Tensor,
+    ) -> tf.Tensor:
+        """Returns K, int32 [B]."""
+        if self.confidence_mask:
+            share = tf.gather(target, labels, axis=1, batch_dims=1)
+        else:
+            votes = tf.cast(tf.argmax(logits, -1) == labels, logits.dtype)
+            share = tf.reduce_mean(votes, axis=0)
+        heads = tf.reduce_sum(tf.cast(uniform < share, tf.int32), axis=0)
+        return tf.maximum(heads, 1)
+
+    def _target(self, targets: Any, logits: tf.Tensor) -> tf.Tensor:
+        if isinstance(targets, dict) and "soft_label" in targets:
+            return tf.cast(targets["soft_label"], logits.dtype)
+        if self.confidence_mask:
+            raise ValueError(_NO_TEACHER)
+        return tf.stop_gradient(smoothed(logits))
+
+    def check_batch(self, images: Any, targets: Any) -> None:
+        """As `SmoothTrainer.check_batch`; checks `soft_label` too."""
+        super().check_batch(images, targets)
+        if isinstance(targets, dict) and "soft_label" in targets:
+            check_distributions(targets["soft_label"], len(images))
+        elif self.confidence_mask:
+            raise ValueError(_NO_TEACHER)
