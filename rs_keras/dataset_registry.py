@@ -1,0 +1,230 @@
+"""Which data sets there are, what is known of each, and how to open one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from rs_keras import dataset_readers as readers
+from rs_keras.checks import check_choice
+from rs_keras.dataset_sources import Source
+
+_BUNDLED = Path(__file__).parent / "data" / "fashion_mini.npz"
+
+_DIGITS = tuple("0123456789")
+_CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+_CIFAR10_NAMES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a data set without reading it.
+
+    Attributes:
+        name: As in `load`.
+        image_shape: (H, W, C) of what `load` yields.
+        num_classes: Labels are 0 .. num_classes - 1.
+        class_names: In the order of the labels; None where the data set's own
+            files tell.
+        mean: Of each channel, for a model's normalisation; None for none, the
+            references' choice for MNIST and its likes.
+        std: Of each channel; as `mean`.
+        augmentation: Of training passes: None, "crop_and_flip" (shifts up to
+            4 pixels, mirrors) or "resized_crop" (a random part at 224x224,
+            mirrors; test images: shorter side 256, centre 224).
+        splits: What `load` takes as `split`.
+    """
+
+    name: str
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    augmentation: str | None = None
+    splits: tuple[str, ...] = ("train", "test")
+
+
+def _grey(name: str, class_names: tuple[str, ...]) -> DatasetInfo:
+    return DatasetInfo(name, (28, 28, 1), 10, class_names)
+
+
+def _colour(
+    name: str,
+    class_names: tuple[str, ...] | None,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    num_classes: int = 10,
+    augmentation: str | None = "crop_and_flip",
+    splits: tuple[str, ...] = ("train", "test"),
+) -> DatasetInfo:
+    shape = (32, 32, 3)
+    return DatasetInfo(
+        name, shape, num_classes, class_names, mean, std, augmentation, splits
+    )
+
+
+# Means and deviations are those of the code of Cohen et al. and of CAT-RS
+# (CIFAR-10's deviation is an average over images, smaller than the one over
+# pixels). SVHN's are over the pixels of its training split.
+_CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+_CIFAR100 = ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+_SVHN = ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
+_ENTRIES = (
+    _grey("mnist", _DIGITS),
+    _grey("fashion_mnist", _CLOTHES),
+    _grey("fashion_mini", _CLOTHES),
+    _grey("mnist_corrupted", _DIGITS),
+    _colour("cifar10", _CIFAR10_NAMES, *_CIFAR10),
+    _colour("cifar100", None, *_CIFAR100, num_classes=100),
+    _colour(
+        "cifar10_corrupted",
+        _CIFAR10_NAMES,
+        *_CIFAR10,
+        augmentation=None,
+        splits=("test",),
+    ),
+    # A mirrored digit is no digit.
+    _colour("svhn_cropped", _DIGITS, *_SVHN, augmentation=None),
+    DatasetInfo(
+        "imagenet2012",
+        (224, 224, 3),
+        1000,
+        None,
+        (0.485, 0.456, 0.406),
+        (0.229, 0.224, 0.225),
+        "resized_crop",
+    ),
+)
+REGISTRY = {entry.name: entry for entry in _ENTRIES}
+_WITH_VARIANTS = ("mnist_corrupted", "cifar10_corrupted")
+_FROM_DISK: dict[str, Callable[[Path], readers.Contents]] = {
+    "npz": readers.npz_contents,
+    "image_folder": readers.folder_contents,
+}
+
+
+def names() -> list[str]:
+    """The names that `load` knows; "npz:PATH" and the like are patterns."""
+    return [*REGISTRY, *(f"{kind}:PATH" for kind in _FROM_DISK)]
+
+
+def info(name: str, data_dir: str | Path | None = None) -> DatasetInfo:
+    """Describes a data set.
+
+    Args:
+        name: As in `load`.
+        data_dir: As in `load`; what `npz:` and `image_folder:` paths are
+            relative to.
+
+    Returns:
+        A `DatasetInfo`. Those of the registry are known without reading.
+
+    Raises:
+        ValueError: For an unknown name (the nearest is named), or a file or
+            folder that is not laid out as `load` says.
+        OSError: If the file or folder is missing.
+
+    Example:
+
+    >>> from rs_keras import datasets
+    >>> datasets.info("cifar10").image_shape
+    (32, 32, 3)
+    """
+    kind, path = _parse(name, data_dir)
+    if path is None:
+        return REGISTRY[kind]
+    found = _contents(kind, path, _written(path))
+    return DatasetInfo(
+        name,
+        found.image_shape,
+        len(found.class_names),
+        found.class_names,
+        splits=found.splits,
+    )
+
+
+def check_name(name: str) -> None:
+    """Raises a ValueError for a name of no data set, naming the nearest."""
+    kind, colon, _ = str(name).partition(":")
+    if colon and kind in _FROM_DISK:
+        return
+    base, variant, _ = str(name).partition("/")
+    if base in REGISTRY and (base in _WITH_VARIANTS or not variant):
+        return
+    check_choice("name", name, names())
+
+
+def open_split(name: str, split: str, data_dir: str | Path | None) -> Source:
+    """Opens a split, or finds it still open: every epoch asks again."""
+    kind, path = _parse(name, data_dir)
+    if path is not None:
+        return _open_path(kind, path, split, _written(path))
+    check_choice("split", split, REGISTRY[kind].splits)
+    root = None if data_dir is None else Path(data_dir).expanduser()
+    return _open(name, split, root)
+
+
+def _parse(name: str, data_dir: str | Path | None) -> tuple[str, Path | None]:
+    """Returns the registry's name, or the kind and the path of a pattern."""
+    check_name(name)
+    kind, colon, path = name.partition(":")
+    if not colon:
+        return name.partition("/")[0], None
+    if not path:
+        raise ValueError(
+            f"`name` must say where: {kind}:PATH. Received: name={name!r}"
+        )
+    root = Path(data_dir or ".").expanduser()
+    return kind, (root / Path(path).expanduser()).resolve()
+
+
+def _written(path: Path) -> int:
+    """When a file was written: if it was written again, it is read again."""
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+@lru_cache(maxsize=4)
+def _contents(kind: str, path: Path, written: int) -> readers.Contents:
+    return _FROM_DISK[kind](path)
+
+
+@lru_cache(maxsize=4)
+def _open_path(kind: str, path: Path, split: str, written: int) -> Source:
+    if kind == "npz":
+        return readers.npz_source(path, split)
+    return readers.folder_source(path, split, _contents(kind, path, written))
+
+
+@lru_cache(maxsize=4)
+def _open(name: str, split: str, root: Path | None) -> Source:
+    base = name.partition("/")[0]
+    if base == "fashion_mini":
+        return readers.npz_source(_BUNDLED, split)
+    if base == "imagenet2012":
+        return readers.imagenet_source(split, root)
+    readers.check_variant(name, base)
+    augmented = REGISTRY[base].augmentation is not None
+    return readers.tfds_source(name, split, root, augmented)

@@ -1,0 +1,19 @@
+"""Networks of the papers: images in [0, 1] to logits, normalised inside."""
+
+from rs_keras.models.lenet import lenet
+from rs_keras.models.registry import for_dataset
+from rs_keras.models.registry import get
+from rs_keras.models.registry import names
+from rs_keras.models.resnet import cifar_resnet
+from rs_keras.models.resnet import resnet18
+from rs_keras.models.resnet import resnet50
+
+__all__ = [
+    "cifar_resnet",
+    "for_dataset",
+    "get",
+    "lenet",
+    "names",
+    "resnet18",
+    "resnet50",
+]

@@ -1,0 +1,219 @@
+"""The residual networks of the papers' CIFAR and ImageNet experiments."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from rs_keras.dataset_registry import REGISTRY
+from rs_keras.models import parts
+
+_CIFAR10 = REGISTRY["cifar10"]
+_IMAGENET = REGISTRY["imagenet2012"]
+
+
+def cifar_resnet(
+    depth: int = 110,
+    input_shape: Sequence[int] = (32, 32, 3),
+    num_classes: int = 10,
+    mean: Sequence[float] | None = _CIFAR10.mean,
+    std: Sequence[float] | None = _CIFAR10.std,
+) -> keras.Model:
+    """The ResNet for CIFAR: three stages of 16, 32 and 64 channels.
+
+    Shortcuts between stages are a strided 1x1 convolution with batch
+    normalisation, as in the references' code (He et al. pad with zeros
+    instead). Convolutions start from Normal(0, 2 / fan_out), the last layer
+    from PyTorch's default.
+
+    Args:
+        depth: 6 n + 2 layers, with n blocks a stage: 20 (272,474 parameters),
+            32, 44, 56, 110 (1,730,714), ...
+        input_shape: (height, width, channels); height and width >= 8.
+        num_classes: >= 2.
+        mean: Of each channel, subtracted in the first layer; CIFAR-10's.
+            None for neither.
+        std: Of each channel, > 0; CIFAR-10's. None for neither.
+
+    Returns:
+        A Functional model from images [B, H, W, C] in [0, 1] to logits
+        [B, num_classes].
+
+    Raises:
+        ValueError: For another depth, or a shape, a number of classes, a mean
+            or a standard deviation that is none.
+
+    Example:
+
+    >>> from rs_keras import models
+    >>> models.cifar_resnet(depth=20).output_shape
+    (None, 10)
+
+    References:
+    - [He et al., 2016](https://arxiv.org/abs/1512.03385), section 4.2
+    - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918), whose code sets
+      these layers
+    """
+    whole = isinstance(depth, int) and not isinstance(depth, bool)
+    if not whole or depth < 8 or depth % 6 != 2:
+        raise ValueError(
+            "`depth` must be 6 n + 2 with n >= 1: 8, 14, 20, "
+            f"..., 110, ... Received: depth={depth!r}"
+        )
+    shape = parts.check_shape(input_shape, num_classes, smallest=8)
+    images, x = parts.image_input(shape, mean, std)
+    x = _stem(x, 16, size=3)
+    for stage, filters in enumerate((16, 32, 64), 1):
+        x = _stage(x, _basic, filters, (depth - 2) // 6, stage)
+    return _head(images, x, num_classes, f"cifar_resnet{depth}")
+
+
+def resnet18(
+    input_shape: Sequence[int] = (32, 32, 3),
+    num_classes: int = 10,
+    mean: Sequence[float] | None = _CIFAR10.mean,
+    std: Sequence[float] | None = _CIFAR10.std,
+) -> keras.Model:
+    """ResNet-18 for CIFAR: a 3x3 stem, no pooling; 11,173,962 parameters.
+
+    Four stages of two blocks with 64, 128, 256 and 512 channels. All layers
+    start from PyTorch's default. The released code of data-dependent smoothing
+    puts ImageNet's 7x7 stem and pooling on 32x32 images and ends in a softmax;
+    this one keeps the resolution and ends in logits.
+
+    Args:
+        input_shape: (height, width, channels); height and width >= 8.
+        num_classes: >= 2.
+        mean: As in `cifar_resnet`.
+        std: As in `cifar_resnet`.
+
+    Returns:
+        A Functional model from images [B, H, W, C] in [0, 1] to logits
+        [B, num_classes].
+
+    Raises:
+        ValueError: As in `cifar_resnet`.
+
+    Example:
+
+    >>> from rs_keras import models
+    >>> models.resnet18().count_params() - 9600  # without moving statistics
+    11173962
+
+    References:
+    - [He et al., 2016](https://arxiv.org/abs/1512.03385)
+    - [kuangliu/pytorch-cifar](https://github.com/kuangliu/pytorch-cifar), the
+      usual form of it for CIFAR
+    """
+    shape = parts.check_shape(input_shape, num_classes, smallest=8)
+    images, x = parts.image_input(shape, mean, std)
+    x = _stem(x, 64, size=3, kaiming=False)
+    for stage, filters in enumerate((64, 128, 256, 512), 1):
+        x = _stage(x, _basic, filters, 2, stage, kaiming=False)
+    return _head(images, x, num_classes, "resnet18")
+
+
+def resnet50(
+    input_shape: Sequence[int] = (224, 224, 3),
+    num_classes: int = 1000,
+    mean: Sequence[float] | None = _IMAGENET.mean,
+    std: Sequence[float] | None = _IMAGENET.std,
+) -> keras.Model:
+    """ResNet-50 as torchvision has it: 25,557,032 parameters for ImageNet.
+
+    A block strides in its 3x3 convolution (He et al.: in the first 1x1).
+    Convolutions start from Normal(0, 2 / fan_out), the last layer from
+    PyTorch's default.
+
+    Args:
+        input_shape: (height, width, channels); height and width >= 32.
+        num_classes: >= 2.
+        mean: As in `cifar_resnet`; ImageNet's.
+        std: As in `cifar_resnet`; ImageNet's.
+
+    Returns:
+        A Functional model from images [B, H, W, C] in [0, 1] to logits
+        [B, num_classes].
+
+    Raises:
+        ValueError: As in `cifar_resnet`.
+
+    Example:
+
+    >>> from rs_keras import models
+    >>> models.resnet50((64, 64, 3), num_classes=10).output_shape
+    (None, 10)
+
+    References:
+    - [He et al., 2016](https://arxiv.org/abs/1512.03385)
+    """
+    shape = parts.check_shape(input_shape, num_classes, smallest=32)
+    images, x = parts.image_input(shape, mean, std)
+    x = _stem(x, 64, size=7, strides=2)
+    # After a ReLU, zeros never win: they pad as PyTorch's minus infinity does.
+    x = keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
+    x = keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
+    blocks = (3, 4, 6, 3)
+    for stage, count in enumerate(blocks, 1):
+        x = _stage(x, _bottleneck, 32 * 2**stage, count, stage)
+    return _head(images, x, num_classes, "resnet50")
+
+
+def _stem(
+    x: Any, filters: int, size: int, strides: int = 1, kaiming: bool = True
+) -> Any:
+    x = parts.conv(x, filters, size, "stem_conv", strides, kaiming)
+    return parts.relu(parts.batch_norm(x, "stem_norm"), "stem_relu")
+
+
+def _stage(
+    x: Any,
+    block: Any,
+    filters: int,
+    count: int,
+    stage: int,
+    kaiming: bool = True,
+) -> Any:
+    """`count` blocks; every stage but the first halves height and width."""
+    for number in range(1, count + 1):
+        strides = 2 if number == 1 and stage > 1 else 1
+        x = block(x, filters, strides, f"stage{stage}_block{number}", kaiming)
+    return x
+
+
+def _basic(x: Any, filters: int, strides: int, name: str, kaiming: bool) -> Any:
+    """Two 3x3 convolutions and a shortcut."""
+    y = parts.conv(x, filters, 3, f"{name}_conv1", strides, kaiming)
+    y = parts.relu(parts.batch_norm(y, f"{name}_norm1"), f"{name}_relu1")
+    y = parts.conv(y, filters, 3, f"{name}_conv2", 1, kaiming)
+    y = parts.batch_norm(y, f"{name}_norm2")
+    return _join(x, y, strides, name, kaiming)
+
+
+def _bottleneck(
+    x: Any, filters: int, strides: int, name: str, kaiming: bool
+) -> Any:
+    """1x1 down, 3x3, 1x1 up to four times the channels, and a shortcut."""
+    y = parts.conv(x, filters, 1, f"{name}_conv1", 1, kaiming)
+    y = parts.relu(parts.batch_norm(y, f"{name}_norm1"), f"{name}_relu1")
+    y = parts.conv(y, filters, 3, f"{name}_conv2", strides, kaiming)
+    y = parts.relu(parts.batch_norm(y, f"{name}_norm2"), f"{name}_relu2")
+    y = parts.conv(y, 4 * filters, 1, f"{name}_conv3", 1, kaiming)
+    y = parts.batch_norm(y, f"{name}_norm3")
+    return _join(x, y, strides, name, kaiming)
+
+
+def _join(x: Any, y: Any, strides: int, name: str, kaiming: bool) -> Any:
+    """relu(y + shortcut(x)); the shortcut is x itself where shapes allow."""
+    if strides > 1 or x.shape[-1] != y.shape[-1]:
+        x = parts.conv(
+            x, y.shape[-1], 1, f"{name}_short_conv", strides, kaiming
+        )
+        x = parts.batch_norm(x, f"{name}_short_norm")
+    y = keras.layers.Add(name=f"{name}_add")([y, x])
+    return parts.relu(y, f"{name}_relu")
+
+
+def _head(images: Any, x: Any, num_classes: int, name: str) -> keras.Model:
+    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+    return keras.Model(images, parts.logits(x, num_classes), name=name)
