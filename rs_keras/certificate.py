@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from decimal import ROUND_DOWN
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -54,3 +56,71 @@ class Certificate:
     n: np.ndarray
     seed: np.ndarray
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def sentence(self, row: int = 0) -> str:
+        """Says in words what is certified of one image.
+
+        The radius is rounded down. Example:
+
+        >>> import numpy as np
+        >>> from rs_keras import Certificate
+        >>> one = np.ones(1)
+        >>> certificate = Certificate(
+        ...     label=one.astype(int), radius=one * 0.8389, p_lower=one * 0.9,
+        ...     counts=one[None], selection_counts=one[None], n=one,
+        ...     seed=one[None], settings={"alpha": 0.001})
+        >>> certificate.sentence()
+        'class 1; no change of the image smaller than 0.838 in L2 can alter \
+this, with 99.9% confidence'
+        """
+        confidence = f"{100 * (1 - self.settings['alpha']):.10g}% confidence"
+        label = int(self.label[row])
+        if label == ABSTAIN:
+            return f"abstains: no class wins with {confidence}"
+        return (
+            f"class {label}; no change of the image smaller than "
+            f"{rounded_down(self.radius[row])} in L2 can alter this, with "
+            f"{confidence}"
+        )
+
+    def statement(self) -> str:
+        """Says in words what is guaranteed, for whom and on what condition."""
+        given = self.settings
+        classifier = (
+            "the classifier that takes the majority vote of the base classifier"
+            if given["bound"] == "clopper_pearson"
+            else "the classifier that averages softmax(beta * logits), "
+            f"beta={given['beta']:g},"
+        )
+        return (
+            "For each image by itself, with probability at least "
+            f"{1 - given['alpha']:.10g} over the noise drawn for it: "
+            f"{classifier} under Gaussian noise of standard deviation "
+            f"{given['sigma']:g} answers `label` on every image closer than "
+            "`radius` in L2, in units of pixels in [0, 1]. The probability is "
+            "not joint over many images. It rests on noise that was not known "
+            f"when the image was chosen. {_ARITHMETIC[given['noise']]}"
+        )
+
+
+_ARITHMETIC = {
+    "float": (
+        "It is about real arithmetic: image plus noise is rounded to float32, "
+        "which a base classifier made for it could exploit."
+    ),
+    "grid": (
+        "It is about images whose pixels are multiples of 1/255 (others are "
+        "rounded to them first), with image plus noise exact on that grid and "
+        "noise from float32 normals."
+    ),
+    "grid-strict": (
+        "It is about images whose pixels are multiples of 1/255, with image "
+        "plus noise exact on that grid and noise from float64 normals."
+    ),
+}
+
+
+def rounded_down(radius: float, digits: int = 3) -> str:
+    """Prints a radius with some decimals, never above its value."""
+    scale = Decimal(1).scaleb(-digits)
+    return str(Decimal(float(radius)).quantize(scale, ROUND_DOWN))

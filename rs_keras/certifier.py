@@ -16,6 +16,7 @@ from rs_keras.certificate import Certificate
 from rs_keras.certificate import Prediction
 from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
+from rs_keras.checks import check_feasible
 from rs_keras.checks import check_images
 from rs_keras.checks import check_positive
 from rs_keras.checks import check_probability
@@ -23,6 +24,7 @@ from rs_keras.classifiers import as_logits
 from rs_keras.classifiers import count_classes
 from rs_keras.classifiers import probe
 from rs_keras.sampling import NOISE_MODES
+from rs_keras.sampling import OFF_GRID
 from rs_keras.sampling import Sampler
 from rs_keras.sampling import shared_out
 
@@ -194,7 +196,7 @@ class Certifier:
         """
         n = check_count("n", n)
         alpha = check_probability("alpha", alpha)
-        _check_feasible(n, alpha, bounds.minimum_n(alpha, "predict"))
+        check_feasible("n", n, alpha, bounds.minimum_n(alpha, "predict"))
         images, graphs = self._prepare(images)
         seeds = noise_lib.as_seeds(seed, len(images))
         counts = self._sum(graphs.count, images, seeds, 0, n)
@@ -247,32 +249,11 @@ class Certifier:
         - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918)
         - [Zhai et al., 2020](https://arxiv.org/abs/2001.02378), appendix A
         """
-        n0 = check_count("n0", n0)
-        n = check_count("n", n)
-        alpha = check_probability("alpha", alpha)
-        bound = check_choice("bound", bound, BOUNDS)
+        settings = self.settings(n0, n, alpha, bound, beta, runner_up)
         soft = bound != "clopper_pearson"
-        beta = check_positive("beta", beta)
-        if soft and runner_up:
-            raise ValueError(
-                "`runner_up` must be False for soft bounds, which bound one "
-                f"class only. Received: runner_up={runner_up}, bound={bound!r}"
-            )
-        _check_feasible(n, alpha, bounds.minimum_n(alpha, bound, runner_up))
         images, graphs = self._prepare(images, soft)
         seeds = noise_lib.as_seeds(seed, len(images))
-        settings = {
-            "sigma": self.sigma,
-            "n0": n0,
-            "n": n,
-            "alpha": alpha,
-            "bound": bound,
-            "runner_up": runner_up,
-            "noise": self.noise,
-            "dtype": self.dtype or "float32",
-        }
         if soft:
-            settings["beta"] = beta
 
             def draw(first: int, count: int) -> np.ndarray:
                 return self._sum(
@@ -301,6 +282,44 @@ class Certifier:
             seeds,
             settings,
         )
+
+    def settings(
+        self,
+        n0: int = 100,
+        n: int = 100_000,
+        alpha: float = 1e-3,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool = True,
+    ) -> dict[str, Any]:
+        """Returns what `certify` would rest on under these arguments, checked.
+
+        The arguments and errors are those of `certify`.
+        """
+        check_count("n0", n0)
+        check_count("n", n)
+        check_probability("alpha", alpha)
+        check_choice("bound", bound, BOUNDS)
+        check_positive("beta", beta)
+        soft = bound != "clopper_pearson"
+        if soft and runner_up:
+            raise ValueError(
+                "`runner_up` must be False for soft bounds, which bound one "
+                f"class only. Received: runner_up={runner_up}, bound={bound!r}"
+            )
+        smallest = bounds.minimum_n(alpha, bound, runner_up)
+        check_feasible("n", n, alpha, smallest)
+        settings = {
+            "sigma": self.sigma,
+            "n0": int(n0),
+            "n": int(n),
+            "alpha": float(alpha),
+            "bound": bound,
+            "runner_up": bool(runner_up),
+            "noise": self.noise,
+            "dtype": self.dtype or "float32",
+        }
+        return {**settings, "beta": float(beta)} if soft else settings
 
     def _graphs_for(self, shape: tuple[int, ...]) -> _Graphs:
         if shape not in self._graphs:
@@ -518,17 +537,9 @@ def _or_abstain(
     )
 
 
-def _check_feasible(n: int, alpha: float, smallest: int) -> None:
-    if n < smallest:
-        raise ValueError(
-            f"`n` must be >= {smallest} to certify anything at alpha={alpha:g}."
-            f" Received: n={n}"
-        )
-
-
 def _check_on_grid(images: np.ndarray) -> None:
     off = np.abs(images * 255.0 - np.round(images * 255.0)).max()
-    if off > 1e-3:
+    if off > OFF_GRID:
         raise ValueError(
             "`images` must be multiples of 1/255 for noise='grid-strict'. "
             f"Received: a pixel {off:.3f}/255 off the grid"

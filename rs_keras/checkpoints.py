@@ -1,5 +1,7 @@
 """Classifiers that were saved."""
 
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,26 @@ def load_classifier(path: str | Path) -> Any:
     elif place.suffix == ".keras":
         return _load_keras(place)
     raise ValueError(f"not a checkpoint: {path}. Give {_WANTED}")
+
+
+def trained_sigma(path: str | Path) -> float | None:
+    """Returns the sigma of the trainer that a `.keras` file or run holds.
+
+    Args:
+        path: As in `load_classifier`.
+
+    Returns:
+        None where there is no trainer, or one whose sigma varies.
+    """
+    place = Path(path).expanduser()
+    place = place / RUN_MODEL if place.is_dir() else place
+    if place.suffix != ".keras" or not zipfile.is_zipfile(place):
+        return None
+    with zipfile.ZipFile(place) as archive:
+        saved = json.loads(archive.read("config.json"))
+    trainer = str(saved.get("registered_name")).startswith("rs_keras>")
+    sigma = saved.get("config", {}).get("sigma") if trainer else None
+    return float(sigma) if isinstance(sigma, int | float) else None
 
 
 def _load_keras(path: Path) -> keras.Model:

@@ -115,6 +115,15 @@ def check_count(name: str, value: Any, minimum: int = 1) -> int:
     return int(value)
 
 
+def check_feasible(name: str, n: int, alpha: float, smallest: int) -> None:
+    """Refuses a number of draws that could never decide anything."""
+    if n < smallest:
+        raise ValueError(
+            f"`{name}` must be >= {smallest} to certify anything at "
+            f"alpha={alpha:g}. Received: {name}={n}"
+        )
+
+
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Returns `value` if it is among `choices`; else names the nearest."""
     choices = list(choices)

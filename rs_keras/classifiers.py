@@ -1,9 +1,11 @@
 """Any classifier as a function from images to logits."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from rs_keras.sampling import Logits
@@ -131,6 +133,26 @@ def count_classes(
             f"Received: outputs={found}"
         )
     return int(found)
+
+
+def fingerprint(model: Any) -> str | None:
+    """Returns a hash of a model's weights: which classifier it is.
+
+    Args:
+        model: A Keras model, a loaded SavedModel or any callable.
+
+    Returns:
+        32 hexadecimal digits, or None where no weights can be found.
+    """
+    variables = getattr(model, "variables", None)
+    if not variables:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    for variable in variables:
+        array = np.ascontiguousarray(variable.numpy())
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 # Passes of other sizes may sum in another order: not bit for bit equal.

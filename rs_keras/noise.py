@@ -26,7 +26,7 @@ PHILOX = 1
 _BYTES_PER_COUNTER = 16
 
 # The lower counter word is (stream, position): 15 bits and 48 bits.
-_POSITION_BITS = 48
+POSITION_BITS = 48
 
 Seed = int | Sequence[int] | np.ndarray | None
 
@@ -84,7 +84,7 @@ def _bits(shape, seed, first, count, dtype, stream):  # type: ignore[no-untyped-
     counters = -(-int(np.prod(shape)) // per_counter)
     position = tf.cast(first, tf.int64) * counters
     seed = tf.convert_to_tensor(seed, tf.int64)
-    counter = tf.stack([position + (stream << _POSITION_BITS), seed[1]])
+    counter = tf.stack([position + (stream << POSITION_BITS), seed[1]])
     return {
         "shape": tf.stack([tf.cast(count, tf.int32), counters * per_counter]),
         "key": tf.bitcast(seed[:1], tf.uint64),

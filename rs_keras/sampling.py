@@ -14,6 +14,9 @@ from rs_keras import noise as noise_lib
 
 NOISE_MODES = ("float", "grid", "grid-strict")
 
+# How far, in 255ths, a pixel may be off the grid: float32 makes 1e-5 of it.
+OFF_GRID = 1e-3
+
 Logits = Callable[[tf.Tensor], tf.Tensor]
 
 # Two passes in flight: the noise of the next is made while one runs. More
