@@ -1,0 +1,202 @@
+"""Writing a certifier as a SavedModel that TF Serving runs."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import rs_keras
+from rs_keras import bounds
+from rs_keras.certifier import Certifier
+from rs_keras.checks import check_count
+from rs_keras.classifiers import fingerprint
+from rs_keras.export import metadata
+from rs_keras.export import rehearsal
+from rs_keras.export import signature
+from rs_keras.export import versions
+from rs_keras.export import warmup as warmup_lib
+from rs_keras.export.graph import CertifierGraph
+from rs_keras.export.graph import counting
+from rs_keras.export.graph import signatures_of
+from rs_keras.export.settings import Settings
+from rs_keras.export.shapes import image_shape_of
+from rs_keras.export.weights import check_servable
+from rs_keras.export.weights import has_other_resources
+from rs_keras.export.weights import variables_of
+from rs_keras.export.weights import weights_hash
+from rs_keras.sampling import Sampler
+
+
+def export_certifier(
+    certifier: Certifier,
+    directory: str | Path,
+    n0: int = 100,
+    n: int = 10_000,
+    alpha: float = 1e-3,
+    predict_n: int = 1_000,
+    max_n: int = 1_000_000,
+    *,
+    version: int | None = None,
+    runner_up: bool = True,
+    class_names: Sequence[str] | None = None,
+    image_bytes: bool = False,
+    warmup: bool = True,
+    seed: str = "fresh",
+    image_shape: Sequence[int] | None = None,
+) -> Path:
+    """Writes a version of a certifier for TF Serving.
+
+    The signatures are those of `rs_keras.export.signature`. The version is
+    written under another name, run in the server's runtime, and renamed: what
+    does not work never gets a number.
+
+    Args:
+        certifier: What to serve; its graph is written, not a copy of it.
+        directory: Of all versions, as `exports/mnist`; made if need be.
+        n0: Draws with which `certify` selects the class.
+        n: Draws with which `certify` bounds it.
+        alpha: Probability of a wrong answer of `certify` and `predict`, for
+            each image, in (0, 1).
+        predict_n: Draws of `predict`.
+        max_n: The most draws a row of one request; one that asks for more
+            gets these, and the output `n` says so.
+        version: A whole number >= 1 that does not exist; the next when None.
+        runner_up: As in `Certifier.certify`.
+        class_names: One a class, for clients to show.
+        image_bytes: Whether to add `predict_bytes` and `certify_bytes`, which
+            take PNG or JPEG files of the model's own size. PNG is exact; a
+            certificate for a JPEG is about the pixels it decodes to. Files of
+            another number of channels or bits are converted first.
+        warmup: Whether to add the requests that a server runs as it loads.
+        seed: "fresh" (each request draws from the system's entropy) or "keyed"
+            (`predict` and `certify` make the seed from the image and a key
+            that is made now: who asks again gets the same answer again, and
+            so cannot ask until the noise errs). Clients of `certify_with` and
+            `sample` choose theirs: offer these to clients you trust.
+        image_shape: (H, W, C), where the model does not tell.
+
+    Returns:
+        The folder of the version, as `exports/mnist/1`.
+
+    Raises:
+        ValueError: If an argument is out of its range, or the certifier
+            cannot run in TF Serving.
+        OSError: If `directory` is no folder to write to, or the version
+            exists.
+
+    Example:
+
+    >>> import tempfile
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.export import export_certifier
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export_certifier(certifier, folder, image_shape=(4, 4, 3)).name
+    '1'
+    """
+    if not isinstance(certifier, Certifier):
+        raise ValueError(
+            "`certifier` must be an rs_keras.Certifier. "
+            f"Received: {type(certifier).__name__}"
+        )
+    settings = Settings(
+        n0,
+        n,
+        alpha,
+        predict_n,
+        max_n,
+        runner_up,
+        None if class_names is None else tuple(class_names),
+        image_bytes,
+        seed,
+    )
+    settings.check_noise(certifier.noise)
+    if version is not None:
+        check_count("version", version)
+    base = versions.check_target(directory, version)
+    shape = image_shape_of(certifier.model, image_shape)
+    sampler = certifier.sampler(shape)
+    settings.check_classes(sampler.num_classes)
+    requests = warmup_lib.requests(sampler, settings)
+    counts = _counts_in_process(certifier, requests)
+    count = counting(sampler)
+    check_servable(count)
+    text = metadata.to_json(_metadata(certifier, sampler, settings, count))
+    graph = CertifierGraph(sampler, count, settings, text)
+    with versions.scratch(base) as folder:
+        _save(folder, graph.concrete_functions(), count, certifier.model)
+        metadata.write(folder, text)
+        if warmup:
+            warmup_lib.write(folder, requests)
+        answers = rehearsal.rehearse(folder, requests)
+        rehearsal.check_counts(answers[signature.SAMPLE]["counts"], counts)
+        return versions.publish(folder, base, version)
+
+
+def _counts_in_process(
+    certifier: Certifier, requests: Sequence[warmup_lib.Request]
+) -> Any:
+    """The certifier's own answer to the request for `sample`.
+
+    It also looks whether the model gives logits, and one image by itself.
+    """
+    inputs = dict(requests)[signature.SAMPLE]
+    return certifier.sample(
+        inputs["images"], int(inputs["n"][0]), inputs["seed"]
+    )
+
+
+def _metadata(
+    certifier: Certifier, sampler: Sampler, settings: Settings, count: Callable
+) -> dict[str, Any]:
+    facts = {
+        "format": metadata.FORMAT,
+        "library": f"rs-keras {rs_keras.__version__}",
+        "tensorflow": tf.__version__,
+        "sigma": certifier.sigma,
+        "noise": certifier.noise,
+        "dtype": certifier.dtype or "float32",
+        "bound": "clopper_pearson",
+        "num_classes": sampler.num_classes,
+        "image": {
+            "shape": list(sampler.image_shape),
+            "dtype": "float32",
+            "range": [0, 1],
+        },
+        "max_radius": bounds.max_radius(
+            settings.n,
+            settings.alpha,
+            certifier.sigma,
+            runner_up=settings.runner_up,
+        ),
+        "signatures": sorted([signature.DEFAULT, *signatures_of(settings)]),
+        # As in certification logs; None where the model tells no weights.
+        "fingerprint": fingerprint(certifier.model),
+        "weights_sha256": weights_hash(count),
+        **dataclasses.asdict(settings),
+    }
+    return {**facts, "guarantee": metadata.guarantee(facts)}
+
+
+def _save(
+    folder: Path, functions: dict[str, Any], count: Callable, model: Any
+) -> None:
+    root = tf.Module()
+    root.weights = variables_of(count)
+    if has_other_resources(count) and hasattr(model, "signatures"):
+        # A loaded SavedModel restores its tables by itself.
+        root.model = model
+    functions = {signature.DEFAULT: functions[signature.PREDICT], **functions}
+    # Gradients are not served, and those of some bounds double the file.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    try:
+        with rehearsal.quiet():
+            tf.saved_model.save(root, str(folder), functions, options)
+    except AssertionError as error:
+        raise ValueError(
+            "`model` must keep its state in TensorFlow variables to be "
+            f"exported: {error}"
+        ) from error

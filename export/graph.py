@@ -1,0 +1,305 @@
+"""The certifier as graphs, one a signature.
+
+Counting, bounds and verdicts are those of `rs_keras.Certifier`; here they only
+get the inputs and outputs of `export/signature.py`, and guards. A fault of one
+image must not fail the request, as a server may have put other images beside
+it: such a row draws nothing (n = 0), abstains, and certifies nothing.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rs_keras import bounds
+from rs_keras.certifier import decide_label
+from rs_keras.certifier import vote_certificate
+from rs_keras.export import signature
+from rs_keras.export.settings import Settings
+from rs_keras.noise import POSITION_BITS
+from rs_keras.sampling import OFF_GRID
+from rs_keras.sampling import Sampler
+
+Outputs = dict[str, tf.Tensor]
+
+_HASH_BUCKETS = 2**62
+
+
+def signatures_of(settings: Settings) -> dict[str, signature.Signature]:
+    """Returns the signatures that an export with these settings has."""
+    extra = signature.BYTES_SIGNATURES if settings.image_bytes else {}
+    return {**signature.SIGNATURES, **extra}
+
+
+def counting(sampler: Sampler) -> Callable:
+    """Returns `sampler.count`, traced.
+
+    One function for all signatures: the network is stored once.
+    """
+    rows = tf.TensorSpec([None], tf.int64)
+    return tf.function(sampler.count).get_concrete_function(
+        tf.TensorSpec([None, *sampler.image_shape], tf.float32),
+        tf.TensorSpec([None, 2], tf.int64),
+        rows,
+        rows,
+    )
+
+
+class CertifierGraph:
+    """Traces a certifier's signatures.
+
+    Args:
+        sampler: The certifier's, for this shape of images.
+        count: `counting(sampler)`.
+        settings: What is baked in.
+        metadata_json: What `describe` answers.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        count: Callable,
+        settings: Settings,
+        metadata_json: str,
+    ) -> None:
+        self.sampler = sampler
+        self.settings = settings
+        self.metadata_json = metadata_json
+        self._count = count
+        self._new_seeds = (
+            _fresh_seeds if settings.seed == "fresh" else _keyed_seeds()
+        )
+        # The seed addresses this many positions; a draw takes at most one for
+        # each number in it.
+        size = int(np.prod(sampler.image_shape))
+        self._most_draws = 2**POSITION_BITS // size
+
+    def concrete_functions(self) -> dict[str, Callable]:
+        """Returns a traced function for each signature."""
+        return {
+            name: self._traced(name, wanted)
+            for name, wanted in signatures_of(self.settings).items()
+        }
+
+    def _traced(self, name: str, wanted: signature.Signature) -> Callable:
+        method = getattr(self, name)
+        shapes = {
+            key: field.row_shape(
+                self.sampler.image_shape, self.sampler.num_classes
+            )
+            for key, field in wanted.inputs.items()
+        }
+
+        def served(**inputs: tf.Tensor) -> Outputs:
+            # Servers do not look at shapes: without this check, operations
+            # that happen to fit would answer about something else.
+            inputs = {
+                key: tf.ensure_shape(value, [None, *shapes[key]])
+                for key, value in inputs.items()
+            }
+            batch = tf.shape(next(iter(inputs.values())))[0]
+            inputs = {
+                key: tf.reshape(value, [batch, *shapes[key]])
+                for key, value in inputs.items()
+            }
+            outputs = method(**inputs)
+            return {
+                key: tf.identity(outputs[key], name=key)
+                for key in wanted.outputs
+            }
+
+        specs = {
+            key: tf.TensorSpec([None, *shapes[key]], field.dtype, name=key)
+            for key, field in wanted.inputs.items()
+        }
+        return tf.function(served).get_concrete_function(**specs)
+
+    # -- the signatures ------------------------------------------------------
+
+    def predict(self, images: tf.Tensor) -> Outputs:
+        """PREDICT with the baked numbers and a seed of the server's."""
+        seed = self._new_seeds(images)
+        n = self._draws(self._accepts(images), self.settings.predict_n)
+        counts = self._count(images, seed, tf.zeros_like(n), n)
+        alpha = tf.constant(self.settings.alpha, tf.float64)
+        label, p_value = decide_label(counts, alpha)
+        return {
+            "label": label,
+            "counts": counts,
+            "p_value": p_value,
+            "n": n,
+            "seed": seed,
+        }
+
+    def certify(self, images: tf.Tensor) -> Outputs:
+        """CERTIFY with the baked numbers and a seed of the server's."""
+        rows = tf.shape(images)[:1]
+        return self.certify_with(
+            images,
+            self._new_seeds(images),
+            tf.fill(rows, tf.constant(self.settings.n0, tf.int64)),
+            tf.fill(rows, tf.constant(self.settings.n, tf.int64)),
+            tf.fill(rows, tf.constant(self.settings.alpha, tf.float64)),
+        )
+
+    def certify_with(
+        self,
+        images: tf.Tensor,
+        seed: tf.Tensor,
+        n0: tf.Tensor,
+        n: tf.Tensor,
+        alpha: tf.Tensor,
+    ) -> Outputs:
+        """CERTIFY with numbers and seed of the client's, row by row."""
+        sound = self._accepts(images) & _is_probability(alpha)
+        sound &= (n0 > 0) & (n > 0)
+        n0, n = self._draws(sound, n0), self._draws(sound, n)
+        # The two rounds as rows of one call: one loop, one network.
+        counts = self._count(
+            tf.concat([images, images], 0),
+            tf.concat([seed, seed], 0),
+            tf.concat([tf.zeros_like(n0), n0], 0),
+            tf.concat([n0, n], 0),
+        )
+        selection, counts = tf.split(counts, 2)
+        label, radius, p_lower = vote_certificate(
+            selection,
+            counts,
+            n,
+            alpha,
+            self.sampler.sigma,
+            self.settings.runner_up,
+        )
+        return {
+            "label": label,
+            "radius": radius,
+            "p_lower": p_lower,
+            "counts": counts,
+            "selection_counts": selection,
+            "n": n,
+            "seed": seed,
+        }
+
+    def sample(
+        self,
+        images: tf.Tensor,
+        seed: tf.Tensor,
+        first: tf.Tensor,
+        n: tf.Tensor,
+    ) -> Outputs:
+        """Votes of draws first .. first+n-1; any split adds up."""
+        addressed = first >= 0
+        addressed &= first <= self._most_draws - self.settings.max_n
+        n = self._draws(self._accepts(images) & addressed, n)
+        return {"counts": self._count(images, seed, first, n), "n": n}
+
+    def bound(
+        self, k: tf.Tensor, k2: tf.Tensor, n: tf.Tensor, alpha: tf.Tensor
+    ) -> Outputs:
+        """The certificate that counts are worth, with runner-up or without."""
+        # The bounds take a row with alpha = 0 for one that makes no sense.
+        alpha = tf.where(_is_probability(alpha), alpha, tf.zeros_like(alpha))
+        sigma = self.sampler.sigma
+        one = bounds.certificate(k, None, n, alpha, sigma)
+        two = bounds.certificate(k, k2, n, alpha, sigma)
+        plain = k2 == signature.NO_RUNNER_UP
+        return {
+            "p_lower": tf.where(plain, one[0], two[0]),
+            "radius": tf.where(plain, one[1], two[1]),
+        }
+
+    def describe(self, query: tf.Tensor) -> Outputs:
+        """What this export is, once a row."""
+        text = tf.constant(self.metadata_json)
+        return {"metadata_json": tf.fill(tf.shape(query), text)}
+
+    def predict_bytes(self, image_bytes: tf.Tensor) -> Outputs:
+        """As `predict`, on image files."""
+        return self.predict(self._decoded(image_bytes))
+
+    def certify_bytes(self, image_bytes: tf.Tensor) -> Outputs:
+        """As `certify`, on image files."""
+        return self.certify(self._decoded(image_bytes))
+
+    # -- their parts ---------------------------------------------------------
+
+    def _accepts(self, images: tf.Tensor) -> tf.Tensor:
+        """Which rows are images that this certifier may speak about.
+
+        What the certifier refuses in process; nothing is clipped, for then the
+        certificate would be about another image.
+        """
+        inside = (images >= 0.0) & (images <= 1.0)  # NaN is neither
+        if self.sampler.noise == "grid-strict":
+            steps = images * 255.0
+            inside &= tf.abs(steps - tf.round(steps)) <= OFF_GRID
+        return tf.reduce_all(inside, [1, 2, 3])
+
+    def _draws(self, accepted: tf.Tensor, n: tf.Tensor | int) -> tf.Tensor:
+        """The draws to make of those asked for, int64 [B]."""
+        n = tf.convert_to_tensor(n, tf.int64)
+        n = tf.clip_by_value(n, 0, self.settings.max_n)
+        return tf.where(accepted, n, tf.constant(0, tf.int64))
+
+    def _decoded(self, image_bytes: tf.Tensor) -> tf.Tensor:
+        """Image files as float32 [B, H, W, C]; an empty string as no image."""
+        shape = list(self.sampler.image_shape)
+        # Looked up, as an optimiser may turn a division into a product.
+        levels = tf.constant(np.arange(256, dtype=np.float32) / np.float32(255))
+
+        def decoded(file: tf.Tensor) -> tf.Tensor:
+            pixels = tf.io.decode_image(
+                file, channels=shape[-1], expand_animations=False
+            )
+            pixels = tf.gather(levels, tf.cast(pixels, tf.int32))
+            return tf.ensure_shape(pixels, shape)
+
+        def one(file: tf.Tensor) -> tf.Tensor:
+            return tf.cond(
+                tf.strings.length(file) > 0,
+                lambda: decoded(file),
+                lambda: tf.fill(shape, np.float32(np.nan)),
+            )
+
+        spec = tf.TensorSpec(shape, tf.float32)
+        return tf.map_fn(one, image_bytes, fn_output_signature=spec)
+
+
+def _is_probability(alpha: tf.Tensor) -> tf.Tensor:
+    return (alpha > 0.0) & (alpha < 1.0)
+
+
+def _fresh_seeds(images: tf.Tensor) -> tf.Tensor:
+    """A seed a row, from the system's entropy.
+
+    No random operation with a state will do: a global seed, set when the
+    graph is built, would make every server draw the same.
+    """
+    shape = tf.stack([tf.shape(images)[0], 2])
+    return tf.raw_ops.NonDeterministicInts(shape=shape, dtype=tf.int64)
+
+
+def _keyed_seeds() -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function that gives equal images equal seeds.
+
+    SipHash of the image's 255ths, under keys that are made here and lie in
+    the export only.
+    """
+    keys = np.frombuffer(os.urandom(32), np.int64).reshape(2, 2).tolist()
+
+    def seeds(images: tf.Tensor) -> tf.Tensor:
+        steps = tf.cast(tf.round(images * 255.0), tf.int32)
+        text = tf.map_fn(
+            tf.io.serialize_tensor,
+            steps,
+            fn_output_signature=tf.TensorSpec([], tf.string),
+        )
+        words: list[Any] = [
+            tf.strings.to_hash_bucket_strong(text, _HASH_BUCKETS, key)
+            for key in keys
+        ]
+        return tf.stack(words, -1)
+
+    return seeds

@@ -1,0 +1,82 @@
+"""What an export says of itself: `describe`, and a file beside the model.
+
+This module imports nothing but the standard library.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+# In `assets.extra`, which TensorFlow never reads.
+FILE = "assets.extra/rs_keras.json"
+
+# Raised when a field changes its meaning.
+FORMAT = 1
+
+
+def to_json(metadata: dict[str, Any]) -> str:
+    """Returns the text that `describe` answers: equal exports, equal text."""
+    return json.dumps(metadata, sort_keys=True, ensure_ascii=False)
+
+
+def read(version: str | Path) -> dict[str, Any]:
+    """Reads what the SavedModel in this folder says of itself.
+
+    Args:
+        version: The folder of one version, as `exports/mnist/1`.
+
+    Raises:
+        FileNotFoundError: If the folder is no export of this package.
+        ValueError: If the file in it cannot be read.
+    """
+    path = Path(version) / FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no export of rs-keras: {version} (it has no {FILE})"
+        )
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"{path} is not of format {FORMAT}")
+    return found
+
+
+def write(version: str | Path, text: str) -> None:
+    """Puts the text of `describe` beside the model."""
+    path = Path(version) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def guarantee(metadata: dict[str, Any]) -> str:
+    """Says in words what a certificate of this export means.
+
+    Example:
+
+    >>> from rs_keras.export import metadata
+    >>> facts = {"sigma": 0.5, "noise": "float", "alpha": 0.001, "n0": 100,
+    ...          "n": 10_000, "runner_up": True, "seed": "fresh"}
+    >>> metadata.guarantee(facts)[:66]
+    'For each image by itself, with probability at least 1 - 0.001 over'
+    """
+    about = {
+        "float": "pixels in [0, 1], in real arithmetic",
+        "grid": "pixels that are multiples of 1/255, to which they are rounded",
+        "grid-strict": "pixels that are multiples of 1/255",
+    }[metadata["noise"]]
+    bound = "the two top classes" if metadata["runner_up"] else "the top class"
+    again = {
+        "fresh": "Asking again draws again, and may err again.",
+        "keyed": "The same image gets the same noise whenever it is sent.",
+    }[metadata["seed"]]
+    return (
+        "For each image by itself, with probability at least "
+        f"1 - {metadata['alpha']:g} over the noise, the label of `certify` is "
+        f"that of the classifier smoothed with sigma = {metadata['sigma']:g}, "
+        "and it stays the same within `radius` (L2, in pixel units). This "
+        f"rests on the Clopper-Pearson bound on {bound}, from "
+        f"{metadata['n']} draws after {metadata['n0']} that select the class, "
+        f"and is about {about}. {again}"
+    )

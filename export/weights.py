@@ -1,0 +1,98 @@
+"""What a traced classifier depends on: its variables and its constants."""
+
+import hashlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# Python code, which only the process that built the graph can run.
+_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+_XLA = "_XlaMustCompile"
+
+# Shorter constants are shapes and sizes; a network's are its weights.
+_LEAST_WEIGHTS = 16
+
+
+def variables_of(count: Callable) -> list[tf.Variable]:
+    """Returns the variables that a traced function reads, as TensorFlow's own.
+
+    A Keras model, once tracked, is restored by a server into copies that its
+    graph does not read: "Could not find variable ...". So an export tracks
+    these instead, and never the model. In the order of the function's
+    captures, which is the same for the same code.
+    """
+    order = {id(t): i for i, t in enumerate(count.captured_inputs)}
+    return sorted(
+        count.graph.variables,
+        key=lambda variable: order.get(id(variable.handle), len(order)),
+    )
+
+
+def has_other_resources(count: Callable) -> bool:
+    """Whether a traced function reads more than variables: tables, say."""
+    resources = [t for t in count.captured_inputs if t.dtype == tf.resource]
+    return len(resources) > len(count.graph.variables)
+
+
+def weights_hash(count: Callable) -> str:
+    """Returns a SHA-256 of all weights: variables and large constants.
+
+    Two exports of the same classifier have the same, whatever its layers are
+    called.
+    """
+    digest = hashlib.sha256()
+    for variable in variables_of(count):
+        _add(digest, variable.numpy())
+    for tensor in count.captured_inputs:
+        if tensor.dtype != tf.resource:
+            _add(digest, tensor.numpy())
+    constants = [
+        node.attr["value"].tensor.SerializeToString(deterministic=True)
+        for node in _nodes(count.graph.as_graph_def())
+        if node.op == "Const"
+        and _size(node.attr["value"].tensor) >= _LEAST_WEIGHTS
+    ]
+    # In the graph they have the order of names that are made up as it grows.
+    for constant in sorted(constants):
+        digest.update(constant)
+    return digest.hexdigest()
+
+
+def check_servable(count: Callable) -> None:
+    """Refuses operations that run here and not in TF Serving.
+
+    Raises:
+        ValueError: If the classifier calls Python code or asks for XLA.
+    """
+    graph = count.graph.as_graph_def()
+    for node in _nodes(graph):
+        if node.op in _PYTHON_OPS:
+            raise ValueError(
+                "`model` must be made of TensorFlow operations to be served. "
+                f"Received: Python code ({node.op}), as of tf.py_function or "
+                "tf.numpy_function"
+            )
+    attributes = [f.attr for f in graph.library.function]
+    attributes += [node.attr for node in _nodes(graph)]
+    if any(_XLA in attr and attr[_XLA].b for attr in attributes):
+        raise ValueError(
+            "`model` must not be compiled with XLA to be served: TF Serving "
+            "switches it off. Received: a function with jit_compile=True"
+        )
+
+
+def _add(digest: Any, array: Any) -> None:
+    digest.update(f"{array.dtype}{list(array.shape)}".encode())
+    digest.update(array.tobytes())
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _size(tensor: Any) -> int:
+    return int(tf.TensorShape(tensor.tensor_shape).num_elements() or 0)
