@@ -1,0 +1,186 @@
+"""Certifying a data set: every K-th example, into a log that resumes."""
+
+import os
+import time
+from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+import rs_keras
+from rs_keras.certifier import Certifier
+from rs_keras.checks import check_count
+from rs_keras.classifiers import fingerprint
+from rs_keras.log import CertificationLog
+from rs_keras.log import LogWriter
+from rs_keras.log_format import read_settings
+from rs_keras.noise import fold_in
+from rs_keras.noise import fresh_seeds
+
+
+def certify_dataset(
+    certifier: Certifier,
+    dataset: tf.data.Dataset | Iterable,
+    path: str | os.PathLike[str],
+    skip: int = 1,
+    max_examples: int | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+    progress: bool = True,
+    **certify_arguments: Any,
+) -> CertificationLog:
+    """Certifies every `skip`-th example of a data set, and logs each.
+
+    The log is one line an example, flushed; beside it, `<path>.json` holds the
+    settings. Stopped at any moment, the same call goes on where it was; under
+    other settings it refuses.
+
+    Args:
+        certifier: The certifier.
+        dataset: Yields (image, label), batched or not; in the same order each
+            time.
+        path: The log (TSV).
+        skip: Takes examples 0, skip, 2 * skip, ..., >= 1.
+        max_examples: Stops after so many of them; None for no limit. It may
+            grow from one call to the next.
+        seed: Example idx is drawn with `fold_in(seed, idx)`. None is fresh
+            entropy, or the seed of the log that is continued.
+        name: What the data set is called in the settings.
+        progress: Whether to show a bar with the running ACR and time left.
+        **certify_arguments: See `Certifier.certify`.
+
+    Returns:
+        The whole log.
+
+    Raises:
+        ValueError: For arguments out of range, or a log of other settings.
+        OSError: If the log cannot be written.
+
+    Example:
+
+    >>> import tempfile
+    >>> import tensorflow as tf
+    >>> from rs_keras import Certifier
+    >>> from rs_keras import certify_dataset
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.25)
+    >>> data = tf.data.Dataset.from_tensor_slices(
+    ...     (tf.ones([4, 8, 8, 3]), tf.zeros([4], tf.int64)))
+    >>> log = certify_dataset(certifier, data, tempfile.mkdtemp() + "/log.tsv",
+    ...                       skip=2, n=500, seed=7, progress=False)
+    >>> log.idx
+    array([0, 2])
+    """
+    skip = check_count("skip", skip)
+    if max_examples is not None:
+        max_examples = check_count("max_examples", max_examples)
+    settings = _settings(certifier, skip, name, certify_arguments)
+    settings["seed"] = _seed_of(path, seed)
+    with LogWriter(path, settings) as writer:
+        radii = list(writer.previous.radius * writer.previous.correct)
+        examples = selected(dataset, skip, max_examples)
+        bar = tqdm(
+            examples,
+            total=_total(dataset, skip, max_examples),
+            unit="image",
+            disable=not progress,
+        )
+        for idx, image, label in bar:
+            if idx in writer.done:
+                continue
+            begun = time.perf_counter()
+            found = certifier.certify(
+                image,
+                seed=fold_in(settings["seed"], idx)[None],
+                **certify_arguments,
+            )
+            radius = float(found.radius[0])
+            predict = int(found.label[0])
+            seconds = time.perf_counter() - begun
+            writer.write(idx, label, predict, radius, seconds)
+            radii.append(radius * (predict == label))
+            bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
+    return CertificationLog.read(path)
+
+
+def selected(
+    dataset: tf.data.Dataset | Iterable,
+    skip: int = 1,
+    max_examples: int | None = None,
+) -> Iterator[tuple[int, np.ndarray, int]]:
+    """Yields (idx, image [1, H, W, C], label) of every `skip`-th example.
+
+    Args:
+        dataset: Yields (image, label), batched or not; a label may be a dict
+            with `label`.
+        skip: See `certify_dataset`.
+        max_examples: See `certify_dataset`.
+
+    Raises:
+        ValueError: If the data set yields no such pairs.
+    """
+    chosen = islice(enumerate(_examples(dataset)), 0, None, skip)
+    for idx, (image, label) in islice(chosen, max_examples):
+        yield idx, image[None], int(label)
+
+
+def _examples(
+    dataset: tf.data.Dataset | Iterable,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for element in dataset:
+        if not isinstance(element, tuple | list) or len(element) < 2:
+            raise ValueError(
+                "`dataset` must yield pairs (image, label). "
+                f"Received: {type(element).__name__}"
+            )
+        images, targets = element[:2]
+        labels = targets["label"] if isinstance(targets, dict) else targets
+        images, labels = np.asarray(images), np.asarray(labels)
+        if images.ndim == 3:
+            images, labels = images[None], labels[None]
+        yield from zip(images, labels, strict=True)
+
+
+def _total(
+    dataset: tf.data.Dataset | Iterable, skip: int, max_examples: int | None
+) -> int | None:
+    """The number of examples to do, where it is known without a pass."""
+    spec = getattr(dataset, "element_spec", None)
+    if spec is None:
+        return max_examples
+    size = int(dataset.cardinality())
+    batched = spec[0].shape.rank == 4
+    if size < 0 or batched:
+        return max_examples
+    return min(-(-size // skip), max_examples or size)
+
+
+def _seed_of(path: str | os.PathLike[str], seed: int | None) -> list[int] | int:
+    """The seed given, that of the log to be continued, or a fresh one."""
+    if seed is not None:
+        return check_count("seed", seed, -(2**63))
+    kept = read_settings(path).get("seed")
+    return fresh_seeds(1)[0].tolist() if kept is None else kept
+
+
+def _settings(
+    certifier: Certifier,
+    skip: int,
+    name: str | None,
+    certify_arguments: dict[str, Any],
+) -> dict[str, Any]:
+    return {
+        **certifier.settings(**certify_arguments),
+        "dataset": name,
+        "skip": skip,
+        "model": fingerprint(certifier.model),
+        "versions": {
+            "rs_keras": rs_keras.__version__,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+        },
+    }

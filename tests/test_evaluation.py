@@ -1,0 +1,214 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from rs_keras import CertificationLog
+from rs_keras import Certifier
+from rs_keras import certify_dataset
+from rs_keras.noise import fold_in
+
+N = {"n0": 20, "n": 300, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(5)
+    images = rng.uniform(size=(20, 4, 4, 1)).astype(np.float32)
+    return images, rng.integers(0, 2, 20)
+
+
+def dataset_of(data):
+    return tf.data.Dataset.from_tensor_slices(data)
+
+
+def test_each_example_is_its_own_certificate(linear, data, tmp_path):
+    certifier = Certifier(linear, sigma=0.5)
+    path = tmp_path / "new" / "log.tsv"
+    log = certify_dataset(
+        certifier, dataset_of(data), path, skip=3, seed=9, **N
+    )
+    assert log.idx.tolist() == [0, 3, 6, 9, 12, 15, 18]
+    for row, idx in enumerate(log.idx):
+        alone = certifier.certify(
+            data[0][idx][None], n0=20, n=300, seed=fold_in(9, idx)[None]
+        )
+        assert log.predict[row] == alone.label[0]
+        assert 0 <= alone.radius[0] - log.radius[row] < 1e-6
+        assert log.label[row] == data[1][idx]
+    assert log.settings["seed"] == 9
+    assert log.settings["n"] == 300
+    header = path.read_text().splitlines()[0]
+    assert header == "idx\tlabel\tpredict\tradius\tcorrect\ttime"
+
+
+def test_batched_or_not_is_the_same_log(linear, data, tmp_path):
+    certifier = Certifier(linear, sigma=0.5)
+    sets = {
+        "single": dataset_of(data),
+        "batched": dataset_of(data).batch(7),
+        "list": list(zip(*data, strict=True)),
+        "dict": dataset_of((data[0], {"label": data[1]})).batch(4),
+    }
+    logs = {
+        name: certify_dataset(
+            certifier, dataset, tmp_path / f"{name}.tsv", skip=2, seed=1, **N
+        )
+        for name, dataset in sets.items()
+    }
+    for log in logs.values():
+        np.testing.assert_array_equal(log.idx, logs["single"].idx)
+        np.testing.assert_array_equal(log.radius, logs["single"].radius)
+
+
+def test_max_examples_may_grow(linear, data, tmp_path):
+    certifier = Certifier(linear, sigma=0.5)
+    call = (certifier, dataset_of(data), tmp_path / "log.tsv")
+    assert len(certify_dataset(*call, max_examples=4, seed=1, **N)) == 4
+    before = (tmp_path / "log.tsv").read_text()
+    assert len(certify_dataset(*call, max_examples=9, seed=1, **N)) == 9
+    assert (tmp_path / "log.tsv").read_text().startswith(before)
+
+
+def test_a_fresh_seed_is_kept_for_the_rest(linear, data, tmp_path):
+    certifier = Certifier(linear, sigma=0.5)
+    call = (certifier, dataset_of(data), tmp_path / "log.tsv")
+    first = certify_dataset(*call, max_examples=2, **N)
+    second = certify_dataset(*call, max_examples=4, **N)
+    assert first.settings["seed"] == second.settings["seed"]
+    other = certify_dataset(
+        certifier, dataset_of(data), tmp_path / "b.tsv", max_examples=1, **N
+    )
+    assert other.settings["seed"] != first.settings["seed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("n", {"n": 301}),
+        ("alpha", {"alpha": 0.01}),
+        ("runner_up", {"runner_up": False}),
+        ("skip", {"skip": 2}),
+        ("seed", {"seed": 2}),
+        ("dataset", {"name": "other"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_settings_are_refused(linear, data, tmp_path, name, change):
+    certifier = Certifier(linear, sigma=0.5)
+    call = (certifier, dataset_of(data), tmp_path / "log.tsv")
+    certify_dataset(*call, seed=1, max_examples=1, **N)
+    before = (tmp_path / "log.tsv").read_bytes()
+    with pytest.raises(ValueError, match=name):
+        certify_dataset(*call, **{"seed": 1, **N, **change})
+    assert (tmp_path / "log.tsv").read_bytes() == before
+
+
+def test_other_weights_and_sigma_are_refused(data, tmp_path):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
+    path = tmp_path / "log.tsv"
+
+    def run(sigma=0.5):
+        return certify_dataset(
+            Certifier(model, sigma=sigma),
+            dataset_of(data),
+            path,
+            seed=1,
+            max_examples=1,
+            **N,
+        )
+
+    run()
+    with pytest.raises(ValueError, match="sigma"):
+        run(sigma=0.25)
+    model.layers[-1].bias.assign([1.0, 0.0])
+    with pytest.raises(ValueError, match="model"):
+        run()
+
+
+def test_bad_arguments_come_before_any_file(linear, data, tmp_path):
+    certifier = Certifier(linear, sigma=0.5)
+    path = tmp_path / "log.tsv"
+    for bad in ({"skip": 0}, {"max_examples": 0}, {"alpha": 2}, {"n": 5}):
+        with pytest.raises(ValueError, match=f"`{next(iter(bad))}` must"):
+            certify_dataset(certifier, dataset_of(data), path, **{**N, **bad})
+    assert not path.exists()
+    with pytest.raises(ValueError, match="pairs"):
+        certify_dataset(certifier, [data[0][0]], path, **N)
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys, time
+    import numpy as np
+    import tensorflow as tf
+    from rs_keras import Certifier, certify_dataset
+
+    rng = np.random.default_rng(5)
+    images = rng.uniform(size=(30, 4, 4, 1)).astype(np.float32)
+    labels = rng.integers(0, 2, 30)
+    kernel = rng.normal(size=(4, 4, 1)).astype(np.float32)
+
+    def model(x):
+        score = tf.reduce_sum((x - 0.5) * kernel, [1, 2, 3])
+        return tf.stack([-score, score], -1)
+
+    certify_dataset(
+        Certifier(model, sigma=0.5, batch_size=50),
+        tf.data.Dataset.from_tensor_slices((images, labels)),
+        sys.argv[1], seed=3, n=int(sys.argv[2]), progress=False,
+    )
+    """
+)
+
+
+def run_script(path, n=20_000):
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(path), str(n)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_killed_twice_it_ends_with_the_same_log(tmp_path):
+    whole = tmp_path / "whole.tsv"
+    process = run_script(whole)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    killed = tmp_path / "killed.tsv"
+    for sign in (signal.SIGKILL, signal.SIGINT):
+        process = run_script(killed)
+        deadline, before = time.monotonic() + 60, lines_of(killed)
+        while lines_of(killed) < before + 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(sign)
+        process.communicate(timeout=60)
+        assert process.returncode != 0
+    with open(killed, "a") as file:
+        # As if the kill had come in the middle of a line.
+        file.write("29\t1\t")
+    process = run_script(killed)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    a, b = CertificationLog.read(whole), CertificationLog.read(killed)
+    for column in ("idx", "label", "predict", "radius", "correct"):
+        np.testing.assert_array_equal(getattr(a, column), getattr(b, column))
+    assert json.loads((tmp_path / "whole.tsv.json").read_text()) == json.loads(
+        (tmp_path / "killed.tsv.json").read_text()
+    )
+
+
+def lines_of(path):
+    return len(path.read_text().splitlines()) if path.exists() else 0
