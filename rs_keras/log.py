@@ -1,0 +1,381 @@
+"""Certification logs: one line an example, in the format the field shares.
+
+A log is a text file of tab-separated columns `idx label predict radius correct
+time` under a header line; further columns are kept. Beside `log.tsv`,
+`log.tsv.json` holds the settings under which it was made. The logs published
+with the papers are read as they are: they have no such settings.
+"""
+
+import math
+import os
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from rs_keras import log_format
+from rs_keras.certificate import ABSTAIN
+from rs_keras.checks import check_probability
+from rs_keras.log_format import read_settings
+
+__all__ = ["CertificationLog", "Envelope", "LogWriter", "read_settings"]
+
+
+@dataclass(frozen=True)
+class CertificationLog:
+    """Certificates of the examples of a data set.
+
+    Attributes:
+        idx: int64 [m], numbers of the examples in the data set.
+        label: int64 [m], true labels.
+        predict: int64 [m], certified labels; -1 where the certifier abstained.
+        radius: float64 [m], certified L2 radii.
+        correct: bool [m], whether `predict` is `label`.
+        time: float64 [m], seconds.
+        name: What to call it in tables and plots.
+        settings: What it was made with (sigma, n0, n, alpha, bound, ...); empty
+            if that is not known.
+        extra: Further columns: float64 [m] if all are numbers, else strings.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> log = CertificationLog(
+    ...     idx=[0, 1, 2, 3],
+    ...     label=[7, 2, 1, 0],
+    ...     predict=[7, 2, 8, -1],
+    ...     radius=[1.5, 0.5, 0.75, 0.0],
+    ...     correct=[True, True, False, False],
+    ...     time=[2.0, 2.0, 2.0, 2.0],
+    ... )
+    >>> log.acr(), log.certified_accuracy([0.0, 1.0]), log.abstention_rate()
+    (0.5, array([0.5 , 0.25]), 0.25)
+    """
+
+    idx: np.ndarray
+    label: np.ndarray
+    predict: np.ndarray
+    radius: np.ndarray
+    correct: np.ndarray
+    time: np.ndarray
+    name: str = "log"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kinds = (np.int64, np.int64, np.int64, np.float64, bool, np.float64)
+        for column, kind in zip(log_format.COLUMNS, kinds, strict=True):
+            values = np.asarray(getattr(self, column), kind)
+            object.__setattr__(self, column, values)
+            if values.shape != self.idx.shape or values.ndim != 1:
+                raise ValueError(
+                    f"`{column}` must be a vector as long as `idx`. Received: "
+                    f"shape={list(values.shape)}, idx {list(self.idx.shape)}"
+                )
+
+    @classmethod
+    def read(
+        cls, path: str | os.PathLike[str], recover: bool = False
+    ) -> "CertificationLog":
+        """Reads a log, with its settings where they lie beside it.
+
+        Args:
+            path: The log, as written by `LogWriter` or published by others
+                (time in seconds or as h:mm:ss).
+            recover: Drops a last line that was cut off. Else it is an error:
+                a number that lost its last digits looks like any other.
+
+        Raises:
+            ValueError: If it is no such log; names the line and what is wrong.
+            OSError: If there is no such file.
+        """
+        path = Path(path)
+        columns, _ = log_format.parse(path, recover)
+        nothing = np.zeros(0)
+        own = {name: columns.pop(name, nothing) for name in log_format.COLUMNS}
+        settings = read_settings(path)
+        return cls(**own, name=path.stem, settings=settings, extra=columns)
+
+    @staticmethod
+    def envelope(
+        logs: Iterable["CertificationLog"], name: str = "envelope"
+    ) -> "Envelope":
+        """Returns the upper envelope of several logs' curves.
+
+        As the papers plot it over sigma: at each radius, the certified accuracy
+        of the log that is best there. No one classifier has this curve.
+        """
+        return Envelope(tuple(logs), name)
+
+    def __len__(self) -> int:
+        return len(self.idx)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of examples certified correctly, at any radius."""
+        return float(self.correct.sum() / self._count())
+
+    @property
+    def bound_form(self) -> str | None:
+        """Which confidence bound the radii rest on; None if not known."""
+        bound = self.settings.get("bound")
+        if bound == "clopper_pearson" and self.settings.get("runner_up"):
+            return "clopper_pearson, runner-up"
+        return bound
+
+    def acr(self) -> float:
+        """The average certified radius: mean(correct * radius)."""
+        return float((self.correct * self.radius).sum() / self._count())
+
+    def abstention_rate(self) -> float:
+        """The share of examples on which the certifier abstained."""
+        return float((self.predict == ABSTAIN).sum() / self._count())
+
+    def certified_accuracy(
+        self,
+        radii: Sequence[float] | np.ndarray | float,
+        rho: float | None = None,
+        alpha: float | None = None,
+    ) -> np.ndarray:
+        """The share of all examples that are correct with radius >= r.
+
+        Each certificate holds with probability 1 - alpha, so up to about alpha
+        of this share may be wrong. With `rho`, the result is a lower bound on
+        the smoothed classifier's certified accuracy on these m examples that
+        holds with probability 1 - rho:
+
+            share - alpha - sqrt(alpha * (1 - alpha) * log(1 / rho) / m)
+                  - log(1 / rho) / (3 * m)
+
+        Args:
+            radii: Radii r, >= 0.
+            rho: Probability that the bound fails, in (0, 1); None for the plain
+                share.
+            alpha: Error probability of a certificate, in (0, 1); by default,
+                the log's own.
+
+        Returns:
+            float64, the shape of `radii`.
+
+        Raises:
+            ValueError: If an argument is out of its range, or `alpha` is needed
+                and not known, or the log holds no example.
+
+        References:
+        - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918), appendix
+        """
+        radii = np.asarray(radii, np.float64)
+        if not (np.isfinite(radii) & (radii >= 0)).all():
+            raise ValueError(
+                f"`radii` must be >= 0 and finite. Received: radii={radii}"
+            )
+        reached = np.sort(self.radius[self.correct])
+        below = np.searchsorted(reached, radii, side="left")
+        share = (len(reached) - below) / self._count()
+        if rho is None:
+            return share
+        return np.maximum(share - self._allowance(rho, alpha), 0)
+
+    def _allowance(self, rho: float, alpha: float | None) -> float:
+        alpha = self.settings.get("alpha") if alpha is None else alpha
+        if alpha is None:
+            raise ValueError(
+                f"`alpha` must be given: {self.name} has no settings beside it"
+            )
+        alpha = check_probability("alpha", alpha)
+        rate = -math.log(check_probability("rho", rho)) / len(self)
+        return alpha + math.sqrt(alpha * (1 - alpha) * rate) + rate / 3
+
+    def _count(self) -> int:
+        """Returns the number of examples, of which there must be some."""
+        if not len(self):
+            raise ValueError(f"{self.name} holds no example")
+        return len(self)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Several logs' largest certified accuracy at each radius.
+
+    Attributes:
+        logs: The logs.
+        name: What to call it in tables and plots.
+    """
+
+    logs: Sequence[CertificationLog]
+    name: str = "envelope"
+
+    def __post_init__(self) -> None:
+        if not self.logs:
+            raise ValueError(
+                "`logs` must hold at least one log. Received: none"
+            )
+
+    @property
+    def radius(self) -> np.ndarray:
+        """float64, all radii at which the curve may step."""
+        return np.concatenate([log.radius for log in self.logs])
+
+    def certified_accuracy(
+        self, radii: Sequence[float] | np.ndarray | float
+    ) -> np.ndarray:
+        """The largest of the logs' certified accuracies, the shape of radii."""
+        shares = [log.certified_accuracy(radii) for log in self.logs]
+        return np.max(shares, axis=0)
+
+
+class LogWriter:
+    """Appends to a log, one flushed line an example; resumes where it ended.
+
+    A process killed at any moment loses the example in hand at most.
+
+    Args:
+        path: The log; its folder is made if it is not there. An existing log is
+            continued: a last line that was cut off is dropped.
+        settings: What the log is made with; JSON values. They are written
+            beside the log.
+        extra: Names of further columns.
+
+    Attributes:
+        done: set of int, the numbers of the examples that the log holds.
+        previous: The `CertificationLog` that was there already, maybe empty.
+
+    Raises:
+        ValueError: If there is a log made under other settings (names each one
+            that differs), or without any, or a file that is no log.
+        OSError: If the file cannot be written.
+
+    Example:
+
+    >>> import tempfile
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.log import LogWriter
+    >>> path = tempfile.mkdtemp() + "/log.tsv"
+    >>> with LogWriter(path, {"sigma": 0.5, "n": 1000}) as writer:
+    ...     writer.write(0, label=7, predict=7, radius=1.23456789, time=2.0)
+    >>> with LogWriter(path, {"sigma": 0.5, "n": 1000}) as writer:
+    ...     print(writer.done)
+    {0}
+    >>> CertificationLog.read(path).radius
+    array([1.234567])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: Mapping[str, Any],
+        extra: Sequence[str] = (),
+    ) -> None:
+        self.path = Path(path)
+        self.settings = log_format.json_values(settings)
+        self._extra = tuple(extra)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self.path, "ab")
+        try:
+            self._resume([*log_format.COLUMNS, *self._extra])
+        except BaseException:
+            self._file.close()
+            raise
+        self.done = set(self.previous.idx.tolist())
+
+    def _resume(self, header: Sequence[str]) -> None:
+        columns, size = log_format.parse(self.path, recover=True)
+        if columns and len(columns["idx"]):
+            self._check_same(list(columns), header)
+        else:
+            log_format.check_fresh(self.path, size, header)
+            size = 0
+        # The settings before the header: a log without any is refused.
+        log_format.write_settings(self.path, self.settings)
+        self._file.truncate(size)
+        if not size:
+            self._append(header)
+        self.previous = CertificationLog.read(self.path)
+
+    def _check_same(self, found: Sequence[str], header: Sequence[str]) -> None:
+        old = read_settings(self.path)
+        if not old:
+            raise ValueError(
+                f"{self.path} is there already, and no settings beside it "
+                f"({log_format.settings_path(self.path)}): it cannot be "
+                "continued. Choose another name"
+            )
+        differing = log_format.differences(old, self.settings)
+        if differing:
+            raise ValueError(
+                f"{self.path} was made under other settings and cannot be "
+                "continued; choose another name, or the same settings. "
+                f"Differing: {differing}"
+            )
+        if found != header:
+            raise ValueError(
+                f"{self.path} has other columns and cannot be continued: "
+                f"{' '.join(found)} there, {' '.join(header)} now"
+            )
+
+    def write(
+        self,
+        idx: int,
+        label: int,
+        predict: int,
+        radius: float,
+        time: float,
+        **extra: Any,
+    ) -> None:
+        """Appends one example; `correct` is whether `predict` is `label`.
+
+        Args:
+            idx: Number of the example; not one that is in the log.
+            label: The true label.
+            predict: The certified label, or -1.
+            radius: >= 0 and finite; written rounded down to six decimals.
+            time: Seconds.
+            **extra: The values of the further columns.
+
+        Raises:
+            ValueError: If a value is out of its range, `idx` was written
+                before, or the columns are not those of the log.
+        """
+        if idx in self.done:
+            raise ValueError(f"`idx` must be new to the log. Received: {idx}")
+        if not (math.isfinite(radius) and radius >= 0):
+            raise ValueError(
+                f"`radius` must be >= 0 and finite. Received: radius={radius!r}"
+            )
+        if set(extra) != set(self._extra):
+            raise ValueError(
+                f"`extra` must name the columns {list(self._extra)}. "
+                f"Received: {list(extra)}"
+            )
+        correct = int(predict == label and predict != ABSTAIN)
+        floor = log_format.rounded_down(radius)
+        values = [extra[name] for name in self._extra]
+        self._append(
+            [idx, label, predict, floor, correct, f"{time:.6f}", *values]
+        )
+        self.done.add(int(idx))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def __enter__(self) -> "LogWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _append(self, values: Sequence[Any]) -> None:
+        self._file.write(log_format.line(values))
+        self._file.flush()
