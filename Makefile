@@ -48,7 +48,8 @@ format: setup
 types: setup
 	rm -rf build/types
 	$(BIN)/pip install --quiet --no-deps --target build/types .
-	MYPYPATH=build/types $(BIN)/mypy -p rs_keras
+	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
+		--python-executable ../../$(BIN)/python -p rs_keras
 
 wheel: setup
 	PYTHON=$(PYTHON) BIN=$(BIN) tests/wheel/check

@@ -149,11 +149,10 @@ def _total(
     dataset: tf.data.Dataset | Iterable, skip: int, max_examples: int | None
 ) -> int | None:
     """The number of examples to do, where it is known without a pass."""
-    spec = getattr(dataset, "element_spec", None)
-    if spec is None:
+    if not isinstance(dataset, tf.data.Dataset):
         return max_examples
     size = int(dataset.cardinality())
-    batched = spec[0].shape.rank == 4
+    batched = dataset.element_spec[0].shape.rank == 4
     if size < 0 or batched:
         return max_examples
     return min(-(-size // skip), max_examples or size)
