@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from rs_keras import Certifier
 from rs_keras import noise
-from rs_keras.certifier import decide_label
-from rs_keras.certifier import vote_certificate
+from rs_keras.verdicts import decide_label
+from rs_keras.verdicts import vote_certificate
 
 LABELS = 3
 
