@@ -4,113 +4,32 @@ Each is a small object with its hyper-parameters. Called with a function that
 classifies, it climbs the loss and returns where it got to. The classifier
 should run in inference mode, on noise that stays the same throughout: its
 logits are [m, B, C] for m noisy copies of B images.
-
-An exactly zero gradient makes no step (the references draw a random direction
-there). The projection onto a ball divides by the norm + 1e-7 and only where
-the norm is larger than the radius, as PyTorch's `renorm` does.
 """
 
-import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from rs_keras.ascent import GRADIENT_FLOOR
+from rs_keras.ascent import Adversary
+from rs_keras.ascent import Classify
+from rs_keras.ascent import gradient_of
+from rs_keras.ascent import norms
+from rs_keras.ascent import project
+from rs_keras.ascent import repeat
+from rs_keras.ascent import smoothed_loss
+from rs_keras.ascent import unit
 from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
 from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_positive
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
-from rs_keras.losses import smoothed
-
-Classify = Callable[[tf.Tensor], tf.Tensor]
-
-# The references add this to the norm of a gradient that they divide by it.
-_GRADIENT_FLOOR = 1e-8
 
 # Grey levels of the images that DDN rounds to.
 _LEVELS = 255.0
-
-
-def norms(x: tf.Tensor) -> tf.Tensor:
-    """sqrt(sum(x**2)) over the last three axes, kept with size 1."""
-    return tf.sqrt(
-        tf.reduce_sum(tf.square(x), axis=[-3, -2, -1], keepdims=True)
-    )
-
-
-def unit(gradient: tf.Tensor, floor: float = 0.0) -> tf.Tensor:
-    """gradient / (norms(gradient) + floor); zero where that is 0 / 0."""
-    return tf.math.divide_no_nan(gradient, norms(gradient) + floor)
-
-
-def project(delta: tf.Tensor, radius: Any) -> tf.Tensor:
-    """Projects each [H, W, C] of `delta` onto the L2 ball, as torch's renorm.
-
-    Args:
-        delta: [..., H, W, C].
-        radius: A number, or a tensor that broadcasts against the norms.
-
-    Returns:
-        A tensor like `delta`, with norms <= `radius`.
-
-    Example:
-
-    >>> import tensorflow as tf
-    >>> from rs_keras import adversaries
-    >>> delta = tf.fill([1, 2, 2, 1], 1.0)
-    >>> bool(abs(adversaries.project(delta, 1.0)[0, 0, 0, 0] - 0.5) < 1e-6)
-    True
-    """
-    radius = tf.cast(radius, delta.dtype)
-    norm = norms(delta)
-    return delta * tf.where(norm > radius, radius / (norm + 1e-7), 1.0)
-
-
-def smoothed_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """-log max(mean_j softmax(logits_j)[label], 1e-20), [B]."""
-    chosen = tf.gather(smoothed(logits), labels, axis=1, batch_dims=1)
-    return -tf.math.log(tf.maximum(chosen, 1e-20))
-
-
-def _gradient(loss_of: Classify, x: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of sum(loss_of(x)), for the inputs alone."""
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(x)
-        loss = tf.reduce_sum(loss_of(x))
-    return tape.gradient(loss, x)
-
-
-def _repeat(step: Callable, state: tuple, times: int) -> tuple:
-    """Returns the state after `times` calls of step(i, *state)."""
-    if times == 0:
-        return state
-    _, *state = tf.while_loop(
-        lambda i, *_: i < times,
-        lambda i, *state: (i + 1, *step(i, *state)),
-        (tf.constant(0), *state),
-    )
-    return tuple(state)
-
-
-class Adversary:
-    """What all adversaries share: their arguments are their configuration.
-
-    Every argument of `__init__` is an attribute of the same name.
-    """
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of `__init__`."""
-        names = inspect.signature(type(self)).parameters
-        return {name: getattr(self, name) for name in names}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Adversary":
-        """Returns the adversary that `get_config` described."""
-        return cls(**config)
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -181,9 +100,9 @@ class PGD(Adversary):
             return smoothed_loss(logits, labels)
 
         def step(_: tf.Tensor, x: tf.Tensor) -> tuple:
-            return (move(images, x, _gradient(loss_of, x), size, radius),)
+            return (move(images, x, gradient_of(loss_of, x), size, radius),)
 
-        return tf.stop_gradient(_repeat(step, (images,), self.steps)[0])
+        return tf.stop_gradient(repeat(step, (images,), self.steps)[0])
 
     @staticmethod
     def _clip_project(images, x, gradient, size, radius):  # type: ignore[no-untyped-def]
@@ -193,7 +112,7 @@ class PGD(Adversary):
     @staticmethod
     def _project_clip(images, x, gradient, size, radius):  # type: ignore[no-untyped-def]
         rows = tf.cast(tf.shape(images)[0], images.dtype)
-        x += size * unit(gradient / rows, _GRADIENT_FLOOR)
+        x += size * unit(gradient / rows, GRADIENT_FLOOR)
         return tf.clip_by_value(images + project(x - images, radius), 0.0, 1.0)
 
 
@@ -278,7 +197,7 @@ class DDN(Adversary):
 
         zeros = tf.zeros_like(images)
         state = (zeros, start, zeros, corner)
-        _, _, best, _ = _repeat(step, state, self.steps)
+        _, _, best, _ = repeat(step, state, self.steps)
         return tf.stop_gradient(images + _rounded(project(best, radius)))
 
     @staticmethod
@@ -357,14 +276,14 @@ class Ascent(Adversary):
             return smoothed_loss(classify(x), labels)
 
         def step(_: tf.Tensor, x: tf.Tensor) -> tuple:
-            gradient = _gradient(loss_of, x)
-            x += self.step_size * unit(gradient, _GRADIENT_FLOOR)
+            gradient = gradient_of(loss_of, x)
+            x += self.step_size * unit(gradient, GRADIENT_FLOOR)
             if self.max_norm is not None:
                 x = images + project(x - images, self.max_norm)
             return (tf.clip_by_value(x, 0.0, 1.0),)
 
         x = images if start is None else start
-        return tf.stop_gradient(_repeat(step, (x,), self.steps)[0])
+        return tf.stop_gradient(repeat(step, (x,), self.steps)[0])
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -421,13 +340,13 @@ class NoiseAscent(Adversary):
             return divergence(target, classify(n))
 
         def step(_: tf.Tensor, n: tf.Tensor) -> tuple:
-            gradient = _gradient(loss_of, n) / copies
-            n += size * unit(gradient, _GRADIENT_FLOOR)
+            gradient = gradient_of(loss_of, n) / copies
+            n += size * unit(gradient, GRADIENT_FLOOR)
             n = noise + project(n - noise, self.epsilon)
             now, spread = _moments(n)
             return (mean + (n - now) / spread * scale,)
 
-        return tf.stop_gradient(_repeat(step, (noise,), self.steps)[0])
+        return tf.stop_gradient(repeat(step, (noise,), self.steps)[0])
 
 
 def _moments(noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

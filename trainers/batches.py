@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from rs_keras import checks
 
-Check = Callable[[Any, Any], None]
+Check = Callable[..., None]
 
 
 def check_images(images: Any, shape: tuple | None) -> None:
@@ -20,7 +20,8 @@ def check_images(images: Any, shape: tuple | None) -> None:
 
     Args:
         images: A batch, [B, H, W, C].
-        shape: (H, W, C) of the model's input; None where any will do.
+        shape: (H, W, C) of the model's input, None for what may vary; None
+            where the model does not tell.
 
     Raises:
         ValueError: That names `images`.
@@ -31,8 +32,10 @@ def check_images(images: Any, shape: tuple | None) -> None:
             "`images` must be floats in [0, 1]. "
             f"Received: dtype={array.dtype}; divide by 255"
         )
-    known = shape is not None and None not in shape
-    checks.check_images(array, shape if known else None)
+    if shape is not None and len(shape) == len(array.shape) - 1:
+        sizes = zip(shape, array.shape[1:], strict=True)
+        shape = tuple(real if size is None else size for size, real in sizes)
+    checks.check_images(array, shape)
 
 
 def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
@@ -117,6 +120,24 @@ def look_at(x: Any, y: Any, check: Check) -> Any:
     return x
 
 
+def look_at_validation(arguments: dict[str, Any], check: Check) -> None:
+    """Does for the `validation_data` among the arguments what `look_at` does.
+
+    Args:
+        arguments: Of `fit`, by keyword; a generator is replaced in it.
+        check: Called with images, targets and `training=False`.
+    """
+    data = arguments.get("validation_data")
+
+    def check_one(images: Any, targets: Any) -> None:
+        check(images, targets, training=False)
+
+    if isinstance(data, tuple | list):
+        look_at(data[0], data[1], check_one)
+    elif data is not None:
+        arguments["validation_data"] = look_at(data, None, check_one)
+
+
 def _images_and_targets(batch: Any) -> tuple[Any, Any]:
     x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
     return keras.tree.map_structure(_local, (x, y))
@@ -164,19 +185,19 @@ class StopOnNaN(keras.callbacks.Callback):
             if not math.isfinite(logs.get(name, 0.0))
         ]
         last = int(self.model.step.numpy())
-        first = last - self.model.steps_per_execution + 1
-        when = f"{first}" if first == last else f"{first} to {last}"
+        first = max(1, last - self.model.steps_per_execution + 1)
+        when = f"step {last}" if first == last else f"steps {first} to {last}"
         raise FloatingPointError(
-            f"the loss is not finite at step {when}: "
-            f"{', '.join(broken) or 'the regularization losses'}. Weights and "
-            "noise of the step follow from the last checkpoint; a lower "
-            "learning rate or gradient clipping may help"
+            f"The loss is not finite at {when} (counted from 1): "
+            f"{', '.join(broken) or 'the regularization losses'}. No "
+            "checkpoint was written since; a lower learning rate or gradient "
+            "clipping may help"
         )
 
 
 def with_own_callbacks(callbacks: Any) -> Any:
     """Returns the user's callbacks behind the two that every run has."""
-    own = [EpochStart(), StopOnNaN()]
+    own: list[keras.callbacks.Callback] = [EpochStart(), StopOnNaN()]
     if isinstance(callbacks, keras.callbacks.CallbackList):
         for callback in own:
             callback.set_model(callbacks.model)

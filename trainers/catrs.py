@@ -13,7 +13,7 @@ from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
 from rs_keras.losses import smoothed
-from rs_keras.trainers.base import UNIFORM_STREAM
+from rs_keras.trainers import draws
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
@@ -101,11 +101,12 @@ class CATRS(SmoothTrainer):
 
         K is the number of copies whose `uniform` is below p.
         """
-        draws = super().draw(images, seed, first)
-        uniform = self._uniform(
-            images, seed, first, [self.num_noise], UNIFORM_STREAM
+        draw = super().draw(images, seed, first)
+        images, shape = self._floats(images), [self.num_noise]
+        uniform = draws.uniform(
+            images, seed, first, shape, draws.UNIFORM_STREAM
         )
-        return {**draws, "uniform": tf.transpose(uniform)}
+        return {**draw, "uniform": tf.transpose(uniform)}
 
     def _losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
@@ -172,9 +173,13 @@ class CATRS(SmoothTrainer):
             raise ValueError(_NO_TEACHER)
         return tf.stop_gradient(smoothed(logits))
 
-    def check_batch(self, images: Any, targets: Any) -> None:
+    def check_batch(
+        self, images: Any, targets: Any, training: bool = True
+    ) -> None:
         """As `SmoothTrainer.check_batch`; checks `soft_label` too."""
-        super().check_batch(images, targets)
+        super().check_batch(images, targets, training)
+        if not training:
+            return
         if isinstance(targets, dict) and "soft_label" in targets:
             check_distributions(targets["soft_label"], len(images))
         elif self.confidence_mask:

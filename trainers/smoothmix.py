@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from rs_keras.adversaries import Ascent
-from rs_keras.adversaries import project
+from rs_keras.ascent import project
 from rs_keras.checks import check_count
 from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_positive
@@ -14,7 +14,7 @@ from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
 from rs_keras.losses import smoothed
-from rs_keras.trainers.base import MIX_STREAM
+from rs_keras.trainers import draws
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
@@ -112,9 +112,10 @@ class SmoothMix(SmoothTrainer):
 
     def draw(self, images: Any, seed: Any, first: Any = 0) -> Draw:
         """Adds `mix`, [B] in [0, 1/2), to the noise."""
-        draws = super().draw(images, seed, first)
-        mix = self._uniform(images, seed, first, [], MIX_STREAM)
-        return {**draws, "mix": mix / 2}
+        draw = super().draw(images, seed, first)
+        images = self._floats(images)
+        mix = draws.uniform(images, seed, first, [], draws.MIX_STREAM)
+        return {**draw, "mix": mix / 2}
 
     def _losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw

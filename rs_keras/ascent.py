@@ -1,0 +1,96 @@
+"""What adversaries climb with: gradients, norms, projection, a loop.
+
+An exactly zero gradient makes no step (the references draw a random direction
+there). The projection onto a ball divides by the norm + 1e-7 and only where
+the norm is larger than the radius, as PyTorch's `renorm` does.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from rs_keras.configs import arguments_of
+from rs_keras.losses import smoothed
+
+Classify = Callable[[tf.Tensor], tf.Tensor]
+
+# The references add this to the norm of a gradient that they divide by it.
+GRADIENT_FLOOR = 1e-8
+
+
+def norms(x: tf.Tensor) -> tf.Tensor:
+    """sqrt(sum(x**2)) over the last three axes, kept with size 1."""
+    return tf.sqrt(
+        tf.reduce_sum(tf.square(x), axis=[-3, -2, -1], keepdims=True)
+    )
+
+
+def unit(gradient: tf.Tensor, floor: float = 0.0) -> tf.Tensor:
+    """gradient / (norms(gradient) + floor); zero where that is 0 / 0."""
+    return tf.math.divide_no_nan(gradient, norms(gradient) + floor)
+
+
+def project(delta: tf.Tensor, radius: Any) -> tf.Tensor:
+    """Projects each [H, W, C] of `delta` onto the L2 ball, as torch's renorm.
+
+    Args:
+        delta: [..., H, W, C].
+        radius: A number, or a tensor that broadcasts against the norms.
+
+    Returns:
+        A tensor like `delta`, with norms <= `radius`.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import ascent
+    >>> delta = tf.fill([1, 2, 2, 1], 1.0)
+    >>> bool(abs(ascent.project(delta, 1.0)[0, 0, 0, 0] - 0.5) < 1e-6)
+    True
+    """
+    radius = tf.cast(radius, delta.dtype)
+    norm = norms(delta)
+    return delta * tf.where(norm > radius, radius / (norm + 1e-7), 1.0)
+
+
+def smoothed_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """-log max(mean_j softmax(logits_j)[label], 1e-20), [B]."""
+    chosen = tf.gather(smoothed(logits), labels, axis=1, batch_dims=1)
+    return -tf.math.log(tf.maximum(chosen, 1e-20))
+
+
+def gradient_of(loss_of: Classify, x: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of sum(loss_of(x)) in x; weights are not watched."""
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(loss_of(x))
+    return tape.gradient(loss, x)
+
+
+def repeat(step: Callable, state: tuple, times: int) -> tuple:
+    """Returns the state after `times` calls of step(i, *state)."""
+    if times == 0:
+        return state
+    _, *state = tf.while_loop(
+        lambda i, *_: i < times,
+        lambda i, *state: (i + 1, *step(i, *state)),
+        (tf.constant(0), *state),
+    )
+    return tuple(state)
+
+
+class Adversary:
+    """What all adversaries share: their arguments are their configuration.
+
+    Every argument of `__init__` is an attribute of the same name.
+    """
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of `__init__`."""
+        return arguments_of(self, Adversary)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Adversary":
+        """Returns the adversary that `get_config` described."""
+        return cls(**config)
