@@ -64,11 +64,12 @@ class ModelManager:
         self._labels: dict[str, dict[str, int]] = {}
         self._complaints: dict[str, str] = {}
 
-    def apply(self, config: Any) -> None:
+    def apply(self, config: Any, check_labels: bool = True) -> None:
         """Takes over a `ModelConfigList`; returns when new models serve.
 
         Args:
             config: The models wanted; those left out are unloaded.
+            check_labels: Whether labels must name versions that serve.
 
         Raises:
             StatusError: For a configuration that breaks a rule (nothing is
@@ -76,7 +77,12 @@ class ModelManager:
         """
         with self._work:
             configs.check(config, self._config)
-            labels = self._checked_labels(config)
+            if check_labels:
+                self._check_labels(config)
+            labels = {
+                model.name: dict(model.version_labels)
+                for model in config.config
+            }
             before = {model.name for model in self._config.config}
             self._config.CopyFrom(config)
             with self._lock:
@@ -194,7 +200,7 @@ class ModelManager:
             raise invalid(f"Unrecognized servable version label: {label}")
         return labels[label]
 
-    def _checked_labels(self, config: Any) -> dict[str, dict[str, int]]:
+    def _check_labels(self, config: Any) -> None:
         for model in config.config:
             for label, number in sorted(model.version_labels.items()):
                 if not self._may_label(model.name, label, number):
@@ -204,9 +210,6 @@ class ModelManager:
                         f"model {model.name}, which is not currently "
                         "available for inference",
                     )
-        return {
-            model.name: dict(model.version_labels) for model in config.config
-        }
 
     def _may_label(self, name: str, label: str, number: int) -> bool:
         version = self._versions.get(name, {}).get(number)

@@ -79,7 +79,7 @@ def respond(
     response.model_spec.version.value = version
     for alias, output in zip(planned.aliases, outputs, strict=True):
         try:
-            tensors.encode(np.asarray(output), response.outputs[alias])
+            tensors.encode(output, response.outputs[alias])
         except (TypeError, ValueError) as error:
             raise StatusError(
                 grpc.StatusCode.UNIMPLEMENTED, f"output {alias}: {error}"

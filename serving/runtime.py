@@ -103,7 +103,7 @@ class SessionModel:
             milliseconds = max(1, int(timeout * 1000))
             options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
         try:
-            return run(feeds, fetches, options)
+            return [_array(output) for output in run(feeds, fetches, options)]
         except tf.errors.OpError as error:
             raise from_tensorflow(error) from error
         except (ValueError, KeyError, TypeError) as error:
@@ -223,6 +223,15 @@ def _initializer(meta_graph: Any) -> str:
         if key in meta_graph.collection_def:
             return str(meta_graph.collection_def[key].node_list.value[0])
     return ""
+
+
+def _array(output: Any) -> np.ndarray:
+    """A scalar string comes as `bytes`, of which NumPy would cut zeros."""
+    if not isinstance(output, bytes):
+        return np.asarray(output)
+    array = np.empty((), object)
+    array[()] = output
+    return array
 
 
 def _c_name(dtype: Any) -> str:

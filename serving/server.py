@@ -83,6 +83,9 @@ class EmbeddedServer:
         threads: Of TensorFlow's pools; 0 lets it choose.
         allow_unavailable_labels: Whether a config file may label a version
             before it serves (`--allow_version_labels_for_unavailable_models`).
+        load_retries: How often a version that appears while the server runs
+            is tried again; it may still be on its way to the disk.
+        load_retry_seconds: The pause in between.
 
     Raises:
         ValueError: For an argument that breaks its rule.
@@ -120,6 +123,8 @@ class EmbeddedServer:
         warmup: bool = True,
         threads: int = 0,
         allow_unavailable_labels: bool = False,
+        load_retries: int = 5,
+        load_retry_seconds: float = 60.0,
     ) -> None:
         if (export_dir is None) == (config_file is None):
             raise ValueError(
@@ -132,6 +137,8 @@ class EmbeddedServer:
         _check_number("poll_seconds", poll_seconds, 0)
         _check_number("config_poll_seconds", config_poll_seconds, 0)
         _check_number("threads", threads, 0)
+        _check_number("load_retries", load_retries, 0)
+        _check_number("load_retry_seconds", load_retry_seconds, 0)
         if max_concurrency is None:
             max_concurrency = 4 * (os.cpu_count() or 1)
         _check_number("max_concurrency", max_concurrency, 1)
@@ -160,8 +167,9 @@ class EmbeddedServer:
             self._metrics,
             run_warmup=warmup,
             threads=threads,
-            # `labels` are checked once the model is loaded.
-            allow_unavailable_labels=allow_unavailable_labels or bool(labels),
+            allow_unavailable_labels=allow_unavailable_labels,
+            load_retries=load_retries,
+            retry_seconds=load_retry_seconds,
         )
         self._labels = dict(labels or {})
         self._model_name = model_name
@@ -264,7 +272,10 @@ class EmbeddedServer:
 
     def _load(self) -> None:
         try:
-            self._manager.apply(self._config.model_config_list)
+            # `labels` can only be checked once the model is loaded.
+            self._manager.apply(
+                self._config.model_config_list, check_labels=not self._labels
+            )
         except StatusError as error:
             message = str(error).replace(" model(s) did", " servable(s) did")
             raise ValueError(

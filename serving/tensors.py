@@ -103,9 +103,10 @@ def encode(array: np.ndarray, proto: Any) -> None:
 
 
 def _shape(proto: Any, dtype: Any) -> tuple[tuple[int, ...], int]:
+    # C++ does not look at `unknown_rank`.
     dims = tuple(dim.size for dim in proto.tensor_shape.dim)
-    if proto.tensor_shape.unknown_rank or len(dims) > _MOST_DIMENSIONS:
-        raise ValueError("the shape is unknown or has too many dimensions")
+    if len(dims) > _MOST_DIMENSIONS:
+        raise ValueError(f"{len(dims)} dimensions")
     size = 1
     for dim in dims:
         if dim < 0:
