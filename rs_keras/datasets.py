@@ -290,9 +290,15 @@ def arrays(
             "`name` must be a data set that fits into memory; use `load`. "
             "Received: name='imagenet2012'"
         )
-    data = load(name, split, _UNBATCHED, data_dir, training=False)
-    images, labels = zip(*data.as_numpy_iterator(), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
+    check_name(name)
+    source = open_split(name, split, data_dir)
+    shape = info(name, data_dir).image_shape
+    images = np.empty((source.size, *shape), np.float32)
+    labels = np.empty(source.size, np.int64)
+    plan = _plan(_UNBATCHED, 0, training=False, drop_remainder=False)
+    for image, label, place in source.batches(plan, 0).as_numpy_iterator():
+        images[place], labels[place] = image, label
+    return images, labels
 
 
 def attach(data: tf.data.Dataset, **columns: Any) -> tf.data.Dataset:
