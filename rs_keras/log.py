@@ -100,7 +100,8 @@ class CertificationLog:
         nothing = np.zeros(0)
         own = {name: columns.pop(name, nothing) for name in log_format.COLUMNS}
         settings = read_settings(path)
-        return cls(**own, name=path.stem, settings=settings, extra=columns)
+        name = path.name.removesuffix(".tsv")
+        return cls(**own, name=name, settings=settings, extra=columns)
 
     @staticmethod
     def envelope(

@@ -1,0 +1,42 @@
+"""Print certification logs as a table.
+
+rs-keras table runs/mnist.tsv --radii 0,0.25,0.5 --format markdown
+"""
+
+import argparse
+
+from rs_keras.cli import logs
+
+HELP = "prints certification logs as a table (text, Markdown, LaTeX)"
+EXAMPLE = "rs-keras table runs/mnist.tsv --radii 0,0.25,0.5 --format markdown"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    logs.add_arguments(parser)
+    parser.add_argument(
+        "--radii",
+        metavar="R,R,...",
+        help="columns of the table (default: to the largest that is certified)",
+    )
+    parser.add_argument(
+        "--format",
+        default="text",
+        help="text, markdown or latex (default: %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    from rs_keras.tables import certified_table
+
+    radii = None if args.radii is None else _radii(args.radii)
+    print(certified_table(logs.read_logs(args), radii, args.format))
+
+
+def _radii(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(
+            "--radii must be numbers with commas between, as in 0,0.25,0.5. "
+            f"Received: {text}"
+        ) from error
