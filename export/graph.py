@@ -14,13 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras import bounds
-from rs_keras.certifier import decide_label
-from rs_keras.certifier import vote_certificate
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
 from rs_keras.noise import POSITION_BITS
 from rs_keras.sampling import OFF_GRID
 from rs_keras.sampling import Sampler
+from rs_keras.verdicts import decide_label
+from rs_keras.verdicts import vote_certificate
 
 Outputs = dict[str, tf.Tensor]
 
@@ -99,11 +99,8 @@ class CertifierGraph:
                 key: tf.ensure_shape(value, [None, *shapes[key]])
                 for key, value in inputs.items()
             }
-            batch = tf.shape(next(iter(inputs.values())))[0]
-            inputs = {
-                key: tf.reshape(value, [batch, *shapes[key]])
-                for key, value in inputs.items()
-            }
+            with tf.control_dependencies(_same_rows(list(inputs.values()))):
+                inputs = {k: tf.identity(v) for k, v in inputs.items()}
             outputs = method(**inputs)
             return {
                 key: tf.identity(outputs[key], name=key)
@@ -265,6 +262,22 @@ class CertifierGraph:
 
         spec = tf.TensorSpec(shape, tf.float32)
         return tf.map_fn(one, image_bytes, fn_output_signature=spec)
+
+
+def _same_rows(inputs: list[tf.Tensor]) -> list[tf.Operation]:
+    """Refuses inputs of unequal length, which would be broadcast or cut.
+
+    No fault of one row: a server that puts requests together looks for it.
+    """
+    rows = [tf.shape(value)[0] for value in inputs]
+    text = "the inputs must have the same number of rows, but have"
+    return [
+        tf.raw_ops.Assert(
+            condition=tf.reduce_all(tf.equal(rows, rows[0])),
+            data=[text, rows],
+            summarize=len(inputs),
+        )
+    ]
 
 
 def _is_probability(alpha: tf.Tensor) -> tf.Tensor:

@@ -21,6 +21,12 @@ def existing(base: str | Path) -> list[int]:
     return sorted({int(n) for n in names if n.isascii() and n.isdigit()})
 
 
+def folder_of(base: str | Path, number: int) -> Path:
+    """Returns the folder of a version that exists: `1`, but `0001` as well."""
+    named = (entry for entry in Path(base).iterdir() if entry.name.isdigit())
+    return next(entry for entry in named if int(entry.name) == number)
+
+
 def check_target(base: str | Path, version: int | None) -> Path:
     """Returns the folder of all versions, which need not exist yet.
 

@@ -13,7 +13,7 @@ from importlib import import_module
 
 import rs_keras
 
-COMMANDS = ("train", "certify", "predict", "table", "plot", "serve")
+COMMANDS = ("train", "certify", "predict", "table", "plot", "export", "serve")
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

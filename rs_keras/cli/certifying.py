@@ -28,11 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CHECKPOINT",
         help="a .keras file, the folder of a training run, or a SavedModel",
     )
-    parser.add_argument(
-        "--sigma",
-        type=float,
-        help="of the noise, pixels in [0, 1] (default: that of the training)",
-    )
     parser.add_argument("--split", default="test", help="default: %(default)s")
     parser.add_argument("--data-dir", help="where tensorflow-datasets looks")
     parser.add_argument(
@@ -44,13 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-examples", type=int, metavar="N")
     parser.add_argument(
+        "--seed", type=int, help="of the noise (default: fresh entropy)"
+    )
+    add_certifier_arguments(parser)
+
+
+def add_certifier_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the certifier itself."""
+    parser.add_argument(
+        "--sigma",
+        type=float,
+        help="of the noise, pixels in [0, 1] (default: that of the training)",
+    )
+    parser.add_argument(
         "--alpha",
         type=float,
         default=1e-3,
         help="probability of error, an image (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed", type=int, help="of the noise (default: fresh entropy)"
     )
     parser.add_argument(
         "--batch-size", type=int, help="noisy copies a pass (default: chosen)"
