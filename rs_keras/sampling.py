@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from rs_keras import noise as noise_lib
@@ -166,3 +167,13 @@ def shared_out(
     low = n * replica // replicas
     high = n * (replica + 1) // replicas
     return first + low, high - low
+
+
+def check_on_grid(images: np.ndarray) -> None:
+    """Refuses images that noise="grid-strict" does not take."""
+    off = np.abs(images * 255.0 - np.round(images * 255.0)).max()
+    if off > OFF_GRID:
+        raise ValueError(
+            "`images` must be multiples of 1/255 for noise='grid-strict'. "
+            f"Received: a pixel {off:.3f}/255 off the grid"
+        )

@@ -18,8 +18,8 @@ from rs_keras.classifiers import as_logits
 from rs_keras.classifiers import count_classes
 from rs_keras.classifiers import probe
 from rs_keras.sampling import NOISE_MODES
-from rs_keras.sampling import OFF_GRID
 from rs_keras.sampling import Sampler
+from rs_keras.sampling import check_on_grid
 from rs_keras.sampling import shared_out
 
 # One call of the graph takes about this long, so that Ctrl-C is heard.
@@ -162,7 +162,7 @@ class SmoothedClassifier:
         """Checks the images, and the model on the first that it sees."""
         images = check_images(images)
         if self.noise == "grid-strict":
-            _check_on_grid(images)
+            check_on_grid(images)
         shape = images.shape[1:]
         graphs = self._graphs_for(shape)
         if (shape, soft) not in self._probed:
@@ -233,15 +233,6 @@ class SmoothedClassifier:
             self._passes *= 2
         elif seconds > _SECONDS_A_CALL * 2 and self._passes > 1:
             self._passes //= 2
-
-
-def _check_on_grid(images: np.ndarray) -> None:
-    off = np.abs(images * 255.0 - np.round(images * 255.0)).max()
-    if off > OFF_GRID:
-        raise ValueError(
-            "`images` must be multiples of 1/255 for noise='grid-strict'. "
-            f"Received: a pixel {off:.3f}/255 off the grid"
-        )
 
 
 def _pass_size(shape: tuple[int, ...]) -> int:
