@@ -59,9 +59,10 @@ def rehearse(
                     {signature.inputs[k].name: v for k, v in inputs.items()},
                 )
         except tf.errors.OpError as error:
+            message = error.message.removeprefix("Graph execution error:\n\n")
             raise ValueError(
                 "`certifier` must run in a TensorFlow session, as in TF "
-                f"Serving. Its export fails in {name!r}: {error.message}"
+                f"Serving. Its export fails in {name!r}: {message}"
             ) from error
     return answers
 
