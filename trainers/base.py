@@ -233,12 +233,16 @@ class SmoothTrainer(NoisyModel):
         """
         shape = getattr(self.model, "input_shape", None)
         batches.check_images(images, shape and shape[1:])
-        if not self.built:
-            with self.distribute_strategy.scope():
-                self(self._floats(images[:1]), training=False)
         labels = targets["label"] if isinstance(targets, dict) else targets
-        classes = self.model.compute_output_shape(images.shape)[-1]
-        batches.check_labels(labels, len(images), classes)
+        batches.check_labels(labels, len(images), self._classes(images))
+
+    def _classes(self, images: Any) -> int | None:
+        """Returns the number of classes, after one pass where none tells."""
+        shape = getattr(self.model, "output_shape", None)
+        if shape is None or not self.built:
+            with self.distribute_strategy.scope():
+                shape = self(self._floats(images[:1]), training=False).shape
+        return shape[-1]
 
     def _maybe_symbolic_build(
         self, iterator: Any = None, data_batch: Any = None

@@ -196,11 +196,21 @@ class StopOnNaN(keras.callbacks.Callback):
 
 
 def with_own_callbacks(callbacks: Any) -> Any:
-    """Returns the user's callbacks behind the two that every run has."""
+    """Returns the user's callbacks behind the two that every run has.
+
+    Those that say `runs_first` come next: they add to the logs that the others
+    read.
+    """
     own: list[keras.callbacks.Callback] = [EpochStart(), StopOnNaN()]
     if isinstance(callbacks, keras.callbacks.CallbackList):
         for callback in own:
             callback.set_model(callbacks.model)
-        callbacks.callbacks[:0] = own
+        callbacks.callbacks[:] = own + _in_order(callbacks.callbacks)
         return callbacks
-    return own + keras.tree.flatten(callbacks or [])
+    return own + _in_order(keras.tree.flatten(callbacks or []))
+
+
+def _in_order(callbacks: list) -> list:
+    return sorted(
+        callbacks, key=lambda one: not getattr(one, "runs_first", False)
+    )

@@ -93,6 +93,9 @@ class NoisyModel(keras.Model):
     def draw(self, images: Any, seed: Any, first: Any = 0) -> Draw:
         """Makes every random number of one step.
 
+        XLA turns the same random bits into other numbers: a step compiled
+        with `jit_compile=True` sees noise of its own, the same in every run.
+
         Args:
             images: [B, H, W, C]; only their shape matters.
             seed: int64 [2], in training (seed, step).
