@@ -1,7 +1,6 @@
 """Writing a certifier as a SavedModel that TF Serving runs."""
 
 import dataclasses
-from collections.abc import Callable
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from rs_keras.export.graph import counting
 from rs_keras.export.graph import signatures_of
 from rs_keras.export.settings import Settings
 from rs_keras.export.shapes import image_shape_of
+from rs_keras.export.weights import ConcreteFunction
 from rs_keras.export.weights import check_servable
 from rs_keras.export.weights import has_other_resources
 from rs_keras.export.weights import variables_of
@@ -150,7 +150,10 @@ def _counts_in_process(
 
 
 def _metadata(
-    certifier: Certifier, sampler: Sampler, settings: Settings, count: Callable
+    certifier: Certifier,
+    sampler: Sampler,
+    settings: Settings,
+    count: ConcreteFunction,
 ) -> dict[str, Any]:
     facts = {
         "format": metadata.FORMAT,
@@ -182,7 +185,10 @@ def _metadata(
 
 
 def _save(
-    folder: Path, functions: dict[str, Any], count: Callable, model: Any
+    folder: Path,
+    functions: dict[str, ConcreteFunction],
+    count: ConcreteFunction,
+    model: Any,
 ) -> None:
     root = tf.Module()
     root.weights = variables_of(count)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from rs_keras import bounds
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
+from rs_keras.export.weights import ConcreteFunction
 from rs_keras.noise import POSITION_BITS
 from rs_keras.sampling import OFF_GRID
 from rs_keras.sampling import Sampler
@@ -33,7 +34,7 @@ def signatures_of(settings: Settings) -> dict[str, signature.Signature]:
     return {**signature.SIGNATURES, **extra}
 
 
-def counting(sampler: Sampler) -> Callable:
+def counting(sampler: Sampler) -> ConcreteFunction:
     """Returns `sampler.count`, traced.
 
     One function for all signatures: the network is stored once.
@@ -60,7 +61,7 @@ class CertifierGraph:
     def __init__(
         self,
         sampler: Sampler,
-        count: Callable,
+        count: ConcreteFunction,
         settings: Settings,
         metadata_json: str,
     ) -> None:
@@ -76,14 +77,16 @@ class CertifierGraph:
         size = int(np.prod(sampler.image_shape))
         self._most_draws = 2**POSITION_BITS // size
 
-    def concrete_functions(self) -> dict[str, Callable]:
+    def concrete_functions(self) -> dict[str, ConcreteFunction]:
         """Returns a traced function for each signature."""
         return {
             name: self._traced(name, wanted)
             for name, wanted in signatures_of(self.settings).items()
         }
 
-    def _traced(self, name: str, wanted: signature.Signature) -> Callable:
+    def _traced(
+        self, name: str, wanted: signature.Signature
+    ) -> ConcreteFunction:
         method = getattr(self, name)
         shapes = {
             key: field.row_shape(

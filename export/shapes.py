@@ -53,12 +53,12 @@ def _told_by(model: Any) -> tuple[int, int, int] | None:
         shape = getattr(candidate, "input_shape", None)
         if shape is None:
             shape = _in_signature(candidate)
-        if shape is not None and len(shape) == 4 and None not in shape[1:]:
-            return shape[1], shape[2], shape[3]
+        if shape is not None and len(shape) == 4 and all(shape[1:]):
+            return int(shape[1]), int(shape[2]), int(shape[3])
     return None
 
 
-def _in_signature(model: Any) -> tuple[int | None, ...] | None:
+def _in_signature(model: Any) -> tuple[Any, ...] | None:
     signatures = getattr(model, "signatures", None)
     if not signatures or "serving_default" not in signatures:
         return None

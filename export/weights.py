@@ -1,11 +1,13 @@
 """What a traced classifier depends on: its variables and its constants."""
 
 import hashlib
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+
+# What tf.function traces: TensorFlow ships no types.
+ConcreteFunction = Any
 
 # Python code, which only the process that built the graph can run.
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
@@ -15,7 +17,7 @@ _XLA = "_XlaMustCompile"
 _LEAST_WEIGHTS = 16
 
 
-def variables_of(count: Callable) -> list[tf.Variable]:
+def variables_of(count: ConcreteFunction) -> list[tf.Variable]:
     """Returns the variables that a traced function reads, as TensorFlow's own.
 
     A Keras model, once tracked, is restored by a server into copies that its
@@ -30,13 +32,13 @@ def variables_of(count: Callable) -> list[tf.Variable]:
     )
 
 
-def has_other_resources(count: Callable) -> bool:
+def has_other_resources(count: ConcreteFunction) -> bool:
     """Whether a traced function reads more than variables: tables, say."""
     resources = [t for t in count.captured_inputs if t.dtype == tf.resource]
     return len(resources) > len(count.graph.variables)
 
 
-def weights_hash(count: Callable) -> str:
+def weights_hash(count: ConcreteFunction) -> str:
     """Returns a SHA-256 of all weights: variables and large constants.
 
     Two exports of the same classifier have the same, whatever its layers are
@@ -60,7 +62,7 @@ def weights_hash(count: Callable) -> str:
     return digest.hexdigest()
 
 
-def check_servable(count: Callable) -> None:
+def check_servable(count: ConcreteFunction) -> None:
     """Refuses operations that run here and not in TF Serving.
 
     Raises:
