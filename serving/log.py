@@ -27,7 +27,7 @@ class JSONFormatter(logging.Formatter):
 
     Example:
     >>> record = {"msg": "ready", "levelname": "INFO", "created": 0.0}
-    >>> JSONFormatter().format(logging.makeLogRecord(record))[43:]
+    >>> JSONFormatter().format(logging.makeLogRecord(record))[38:]
     '"level": "INFO", "event": "ready"}'
     """
 

@@ -1,6 +1,5 @@
 """Loads, holds and unloads the models of a server."""
 
-import gc
 import logging
 import threading
 import time
@@ -121,7 +120,6 @@ class ModelManager:
         try:
             yield version.number, model
         finally:
-            del model
             with self._lock:
                 version.users -= 1
                 last = version.users == 0 and version.state == State.UNLOADING
@@ -154,20 +152,15 @@ class ModelManager:
     def close(self) -> None:
         """Unloads everything; what still runs ends with CANCELLED."""
         with self._work:
-            with self._lock:
-                held = [
-                    version
-                    for versions in self._versions.values()
-                    for version in versions.values()
-                    if version.users and version.model is not None
-                ]
-            for model in self._config.config:
-                self._settle(model.name, {})
+            for config in self._config.config:
+                self._settle(config.name, {})
             self._config.Clear()
-            for version in held:
-                model_in_use = version.model
-                if model_in_use is not None:
-                    model_in_use.close()
+            # Under the lock, so that none is freed in between.
+            with self._lock:
+                for versions in self._versions.values():
+                    for version in versions.values():
+                        if version.model is not None:
+                            version.model.cancel()
 
     def _resolve(self, spec: Any) -> tuple[Version, SessionModel]:
         if not spec.name:
@@ -345,9 +338,6 @@ class ModelManager:
             version.state = State.END
         if model is not None:
             model.close()
-            del model
-            # A graph is full of cycles, and large.
-            gc.collect()
 
     def _complain(self, name: str, complaint: str) -> None:
         """Logs a complaint when it is new, not at every poll."""

@@ -7,10 +7,11 @@ codes, messages and the cancelling of a loop at its deadline are the same.
 
 `Session.run` is not: it casts what is fed and checks shapes in Python. The
 call below it is TensorFlow's private API. All use of private API in this
-package is in `_private_run` and `_endpoint`; where a later TensorFlow lacks
-it, `_public_run` serves instead.
+package is in this module, and all of it has a public stand-in for a later
+TensorFlow that lacks it: `_public_run`, and a garbage collection.
 """
 
+import gc
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -28,10 +29,11 @@ from rs_keras.serving.status import invalid
 try:
     from tensorflow.python.client import pywrap_tf_session as _c_api
     from tensorflow.python.framework.c_api_util import tf_output as _tf_output
+    from tensorflow.python.framework.ops import dismantle_graph as _dismantle
 
-    _HAS_PRIVATE_RUN = hasattr(_c_api, "TF_SessionRun_wrapper")
+    _HAS_PRIVATE_API = hasattr(_c_api, "TF_SessionRun_wrapper")
 except ImportError:
-    _HAS_PRIVATE_RUN = False
+    _HAS_PRIVATE_API = False
 
 _TAG = "serve"
 _INIT_SIGNATURE = "__saved_model_init_op"
@@ -53,6 +55,7 @@ class SessionModel:
     def __init__(self, directory: str, threads: int = 0) -> None:
         meta_graph = _read_meta_graph(directory)
         self.signatures = dict(meta_graph.signature_def)
+        self._private = _HAS_PRIVATE_API
         self._graph = tf.Graph()
         self._session = tf.compat.v1.Session(
             graph=self._graph,
@@ -66,7 +69,6 @@ class SessionModel:
                 tf.import_graph_def(meta_graph.graph_def, name="")
             self._restore(meta_graph, directory)
             self._graph.finalize()
-            self._private = _HAS_PRIVATE_RUN
             if self._private:
                 self._session._extend_graph()
         except tf.errors.OpError as error:
@@ -114,9 +116,20 @@ class SessionModel:
                 grpc.StatusCode.CANCELLED, "Session has been closed."
             ) from error
 
-    def close(self) -> None:
-        """Stops what runs (it ends with CANCELLED) and frees the model."""
+    def cancel(self) -> None:
+        """Stops what runs: it ends with CANCELLED, as does what comes."""
         self._session.close()
+
+    def close(self) -> None:
+        """Frees the model. Nothing may be running."""
+        self._session.close()
+        del self._session
+        # A graph is large and full of cycles. A collection finds them, but
+        # stops every thread for some 0.3 s.
+        if self._private:
+            _dismantle(self._graph)
+        else:
+            gc.collect()
 
     def _private_run(
         self,

@@ -411,8 +411,11 @@ def _require_free(host: str, port: int) -> None:
         with socket.create_server(address[:2], family=family):
             pass
     except OSError as error:
+        # A name that does not resolve has a negative number and a text.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror
         raise OSError(
-            f"Cannot listen on {_join(host, port)}: {error.strerror}. "
+            f"Cannot listen on {_join(host, port)}: {reason}. "
             "Choose another port, or stop the server that has it."
         ) from error
 
