@@ -49,7 +49,7 @@ def clopper_pearson_lower(k: Value, n: Value, alpha: Value) -> tf.Tensor:
     k, n, alpha, valid = _counts(k, n, alpha)
     valid = tf.logical_and(valid, k > 0)
     successes = tf.where(valid, k, 1.0)
-    lower = _by_row(binomial.success_lower, successes, n, alpha)
+    lower, _ = _limit(successes, n, alpha)
     return tf.where(valid, lower, 0.0)
 
 
@@ -72,7 +72,7 @@ def clopper_pearson_upper(k: Value, n: Value, alpha: Value) -> tf.Tensor:
     valid = tf.logical_and(valid, k < n)
     # At most k successes are at least n - k failures.
     failures = tf.where(valid, n - k, 1.0)
-    upper = _by_row(binomial.failure_upper, failures, n, alpha)
+    _, upper = _limit(failures, n, alpha)
     return tf.where(valid, upper, 1.0)
 
 
@@ -108,10 +108,12 @@ def binomial_pvalue(c1: Value, c2: Value) -> tf.Tensor:
     valid = tf.logical_and(tf.minimum(c1, c2) >= 0, n >= 1)
     k = tf.where(valid, tf.maximum(c1, c2), 1.0)
     n = tf.where(valid, n, 1.0)
-    half = tf.fill(tf.shape(k), tf.constant(0.5, tf.float64))
-    log_pvalue = math.log(2) + binomial.log_tail(k, n, half, half)
+    log_half = tf.fill(tf.shape(k), tf.constant(-math.log(2), tf.float64))
+    log_pvalue = math.log(2) + binomial.log_tail(k, n, log_half)
     pvalue = tf.exp(tf.minimum(log_pvalue, 0.0)) * (1 + ROUNDING)
-    return tf.where(valid, tf.minimum(pvalue, 1.0), 1.0)
+    # Never 0, which would be below the exact one.
+    pvalue = tf.clip_by_value(pvalue, np.finfo(np.float64).tiny, 1.0)
+    return tf.where(valid, pvalue, 1.0)
 
 
 def hoeffding_lower(total: Value, n: Value, alpha: Value) -> tf.Tensor:
@@ -223,10 +225,11 @@ def _counts(
     )
 
 
-def _by_row(function: Any, *arguments: tf.Tensor) -> tf.Tensor:
-    """Returns the values of a function of vectors, for any one shape."""
+def _limit(*arguments: tf.Tensor) -> list[tf.Tensor]:
+    """Returns `binomial.confidence_limit` for arguments of any one shape."""
     flat = [tf.reshape(argument, [-1]) for argument in arguments]
-    return tf.reshape(function(*flat), tf.shape(arguments[0]))
+    shape = tf.shape(arguments[0])
+    return [tf.reshape(x, shape) for x in binomial.confidence_limit(*flat)]
 
 
 def _bounded(mean: tf.Tensor, width: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
