@@ -30,6 +30,7 @@ from rs_keras.dataset_registry import names
 from rs_keras.dataset_registry import open_split
 from rs_keras.dataset_sources import Plan
 from rs_keras.dataset_sources import Source
+from rs_keras.dataset_sources import limited
 
 __all__ = [
     "REGISTRY",
@@ -143,6 +144,7 @@ def epoch(
     training: bool = True,
     example_id: bool = False,
     drop_remainder: bool = False,
+    limit: int | None = None,
 ) -> tf.data.Dataset:
     """Pass number `epoch` through a training split, or the rest of it.
 
@@ -158,6 +160,8 @@ def epoch(
         training: As in `load`.
         example_id: As in `load`.
         drop_remainder: As in `load`.
+        limit: Passes through the first so many examples of the split's own
+            order only; None for all. Not for ImageNet.
 
     Returns:
         A data set of batches (images, labels).
@@ -180,7 +184,8 @@ def epoch(
     number = check_count("epoch", epoch, minimum=0)
     start = (number, check_count("first_step", first_step, minimum=0))
     plan = _plan(batch_size, seed, training, drop_remainder, start)
-    data = open_split(name, split, data_dir).batches(plan, number)
+    source = limited(open_split(name, split, data_dir), limit)
+    data = source.batches(plan, number)
     return data.map(_targets(example_id)).prefetch(tf.data.AUTOTUNE)
 
 
@@ -198,9 +203,9 @@ def stream(
 ) -> tf.data.Dataset:
     """All passes from `first_epoch` on, one after the other, without end.
 
-    For `fit(stream, steps_per_epoch=steps(...), initial_epoch=first_epoch)`,
-    which keeps one iterator for all epochs, so that epoch e sees exactly
-    `epoch(name, e, ...)`.
+    For `fit(stream(...), steps_per_epoch=steps(...), shuffle=False)`, with the
+    same first epoch as `initial_epoch`: Keras then keeps one iterator for all
+    epochs, so that epoch e sees exactly `epoch(name, e, ...)`.
 
     Args:
         name: As in `load`.
@@ -247,6 +252,7 @@ def steps(
     *,
     split: str = "train",
     drop_remainder: bool = False,
+    limit: int | None = None,
 ) -> int:
     """Number of batches in a pass; arguments as in `epoch`.
 
@@ -258,7 +264,7 @@ def steps(
     """
     check_name(name)
     plan = _plan(batch_size, 0, False, drop_remainder)
-    return _steps(open_split(name, split, data_dir), plan)
+    return _steps(limited(open_split(name, split, data_dir), limit), plan)
 
 
 def arrays(

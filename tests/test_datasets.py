@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import scipy.stats
@@ -209,6 +210,44 @@ def test_stream_is_the_epochs_in_a_row():
     assert found == rest + whole
 
 
+class Recorder(keras.Model):
+    """Trains nothing; notes which examples each step sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def call(self, images):
+        return images
+
+    def train_step(self, data):
+        def note(places):
+            self.seen.extend(places.numpy().tolist())
+
+        tf.py_function(note, [data[1]["example_id"]], [])
+        return {"count": tf.cast(tf.shape(data[0])[0], tf.float32)}
+
+
+def test_fit_on_a_stream_sees_the_epochs():
+    kwargs = {"seed": 5, "example_id": True}
+    stream = datasets.stream("fashion_mini", 1_500, first_epoch=2, **kwargs)
+    model = Recorder()
+    model.compile()
+    steps = datasets.steps("fashion_mini", 1_500)
+    model.fit(
+        stream,
+        steps_per_epoch=steps,
+        initial_epoch=2,
+        epochs=4,
+        shuffle=False,
+        verbose=0,
+    )
+    expected = [
+        ids(datasets.epoch("fashion_mini", e, 1_500, **kwargs)) for e in (2, 3)
+    ]
+    assert model.seen == expected[0] + expected[1]
+
+
 def test_resumed_pass_is_the_rest_of_the_whole():
     images = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), np.uint8)
     source = ArraySource(images, np.arange(50), augmented=True)
@@ -359,8 +398,8 @@ def test_resized_crop_windows_fit_and_vary():
     assert 0.075 < share.min() and share.max() <= 1
     # Rounding to whole pixels moves the shape a little.
     assert 0.74 < (width / height).min() and (width / height).max() < 1.35
-    # Shares below what every shape allows (a height of 300 at most, and
-    # hence 300 * 225 pixels) are never tried twice: uniform there.
+    # A window of 300 x 225 or less (45% of the image) fits whatever its
+    # shape, so below that every share is equally likely.
     low = share[share < 0.4]
     uniform = scipy.stats.uniform(0.08, 0.32)
     assert scipy.stats.kstest(low, uniform.cdf).pvalue > 1e-3
@@ -369,9 +408,10 @@ def test_resized_crop_windows_fit_and_vary():
 @pytest.mark.parametrize(
     ("height", "width", "expected"),
     [
-        # No window of 8% fits with a shape in [3/4, 4/3]: the centre.
-        pytest.param(10, 1_000, [0, 494, 10, 13], id="wide"),
-        pytest.param(1_000, 10, [494, 0, 13, 10], id="tall"),
+        # No window of 8% fits with a shape in [3/4, 4/3]: the centre, at
+        # (1000 - 13) / 2 = 493.5, rounded down.
+        pytest.param(10, 1_000, [0, 493, 10, 13], id="wide"),
+        pytest.param(1_000, 10, [493, 0, 13, 10], id="tall"),
     ],
 )
 def test_resized_crop_falls_back_on_the_centre(height, width, expected):
@@ -379,8 +419,6 @@ def test_resized_crop_falls_back_on_the_centre(height, width, expected):
     window = augmentation._window(
         tf.constant(height), tf.constant(width), numbers
     )
-    # (1000 - 13) / 2 = 493.5, rounded down.
-    expected = [n if n != 494 else 493 for n in expected]
     assert window.numpy().tolist() == expected
 
 
