@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from rs_keras import bounds as bounds
     from rs_keras import datasets as datasets
     from rs_keras import models as models
+    from rs_keras.ball_memory import BallMemory as BallMemory
     from rs_keras.certificate import Certificate as Certificate
     from rs_keras.certificate import Prediction as Prediction
     from rs_keras.certifier import Certifier as Certifier
+    from rs_keras.composition import compose as compose
+    from rs_keras.data_dependent import optimize_sigma as optimize_sigma
+    from rs_keras.decision import Decision as Decision
     from rs_keras.evaluation import certify_dataset as certify_dataset
     from rs_keras.log import CertificationLog as CertificationLog
+    from rs_keras.teacher import smoothed_labels as smoothed_labels
 
 __version__ = "0.1.0"
 
@@ -31,11 +36,16 @@ _HOMES = {
     "bounds": "rs_keras.bounds",
     "datasets": "rs_keras.datasets",
     "models": "rs_keras.models",
+    "BallMemory": "rs_keras.ball_memory",
     "Certificate": "rs_keras.certificate",
     "Certifier": "rs_keras.certifier",
     "CertificationLog": "rs_keras.log",
+    "Decision": "rs_keras.decision",
     "Prediction": "rs_keras.certificate",
     "certify_dataset": "rs_keras.evaluation",
+    "smoothed_labels": "rs_keras.teacher",
+    "compose": "rs_keras.composition",
+    "optimize_sigma": "rs_keras.data_dependent",
 }
 __all__ = sorted(_HOMES)
 
@@ -44,9 +54,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rs_keras' has no attribute {name!r}")
     module = import_module(_HOMES[name])
-    value = (
-        module if name.islower() and "_" not in name else getattr(module, name)
-    )
+    is_module = _HOMES[name] == f"rs_keras.{name}"
+    value = module if is_module else getattr(module, name)
     globals()[name] = value
     return value
 

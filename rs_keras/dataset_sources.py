@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from functools import lru_cache
 from typing import Any
 from typing import Protocol
 
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from rs_keras import augmentation
 from rs_keras import noise
+from rs_keras.checks import check_count
 
 # Names the use of a seed, so that the same number given to a trainer or to a
 # certification makes unrelated draws.
@@ -75,6 +77,9 @@ class Source(Protocol):
 
     def batches(self, plan: Plan, epoch: Any) -> tf.data.Dataset:
         """Pass number `epoch`: (images, labels, places in the split)."""
+
+    def __hash__(self) -> int:
+        """By identity: a source is opened once and found again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +142,26 @@ class ArraySource:
         return tf.data.Dataset.range(plan.first_step(epoch), steps).map(
             batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
+
+
+@lru_cache(maxsize=2)
+def limited(source: Source, limit: int | None) -> Source:
+    """Returns the source of the first `limit` examples; of all for None.
+
+    Raises:
+        ValueError: For a limit below 1, or a source that is not in memory.
+    """
+    if limit is None:
+        return source
+    check_count("limit", limit)
+    if not isinstance(source, ArraySource):
+        raise ValueError(
+            "`limit` needs a data set that fits into memory. "
+            f"Received: limit={limit}"
+        )
+    return ArraySource(
+        source.images[:limit], source.labels[:limit], source.augmented
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,215 @@
+"""A training run in a folder: recipe in, classifier and history out.
+
+recipe.json    what is trained, and where each number comes from
+snapshot.npz   the run's last moment; see `rs_keras.trainers.snapshots`
+history.csv    one line an epoch
+model.keras    the trainer, with the classifier in it, after each epoch
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from rs_keras import datasets
+from rs_keras.checkpoints import RUN_MODEL
+from rs_keras.checks import check_count
+from rs_keras.evaluation import selected
+from rs_keras.files import written_whole
+from rs_keras.teacher import digest
+from rs_keras.trainers import snapshots
+from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.callbacks import CertifyCallback
+from rs_keras.trainers.callbacks import SaveModel
+from rs_keras.trainers.recipes import Recipe
+
+RECIPE = "recipe.json"
+SNAPSHOT = "snapshot.npz"
+HISTORY = "history.csv"
+
+# What `Recipe.certify` leaves out.
+CERTIFY = {"every": 1, "examples": 200, "n": 1_000}
+
+# Evaluation keeps no activations: any size that fills the device will do.
+_VALIDATION_BATCH = 500
+
+
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    data_dir: str | Path | None = None,
+    soft_labels: np.ndarray | None = None,
+    steps_per_execution: int = 1,
+    every_seconds: float = 60.0,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    verbose: Any = "auto",
+) -> SmoothTrainer:
+    """Trains what a recipe says, into a folder; resumes bit for bit.
+
+    Args:
+        recipe: What to train.
+        folder: Of the run; made if it is not there.
+        resume: Whether to go on from the run that the folder holds. A folder
+            without one begins it.
+        data_dir: As in `rs_keras.datasets.load`.
+        soft_labels: Distributions [N, num_classes], row i for example i of the
+            training split, for CATRS; as from `rs_keras.smoothed_labels`.
+        steps_per_execution: As in `keras.Model.compile`.
+        every_seconds: Between two snapshots within an epoch, >= 0.
+        callbacks: Further callbacks.
+        verbose: As in `keras.Model.fit`.
+
+    Returns:
+        The trainer; its `model` is the classifier.
+
+    Raises:
+        ValueError: If an argument is out of range, or the folder holds a run
+            of other settings (names each).
+        FileExistsError: If the folder holds a run and `resume` is False.
+        OSError: If data or folder cannot be read or written.
+        FloatingPointError: If the loss is not finite any more. The folder then
+            holds the last epoch that was.
+
+    Example:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers import runs
+    >>> recipe = recipes.get("fashion_mini", "gaussian", 0.5, limit=500)
+    >>> folder = tempfile.mkdtemp()
+    >>> trainer = runs.train(recipe.shortened(1), folder, verbose=0)
+    >>> sorted(path.name for path in Path(folder).iterdir())
+    ['history.csv', 'model.keras', 'recipe.json', 'snapshot.npz']
+    """
+    folder = Path(folder)
+    passes = Passes(recipe, data_dir, soft_labels)
+    trainer = recipe.build(data_dir, steps_per_execution=steps_per_execution)
+    own = [*recipe.callbacks(), SaveModel(folder / RUN_MODEL)]
+    if recipe.certify:
+        own.append(_certify(recipe, data_dir))
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / SNAPSHOT).exists():
+        with written_whole(folder / RECIPE) as temporary:
+            recipe.save(temporary)
+    # Opened for appending, a log that is resumed is not emptied before it is
+    # put back; left over from before the first snapshot, it goes.
+    if not (folder / SNAPSHOT).exists():
+        (folder / HISTORY).unlink(missing_ok=True)
+    own.append(keras.callbacks.CSVLogger(folder / HISTORY, append=True))
+    snapshots.fit(
+        trainer,
+        passes,
+        recipe.epochs,
+        folder / SNAPSHOT,
+        callbacks=[*own, *callbacks],
+        validation_data=_test_split(recipe, data_dir),
+        settings=_settings(recipe, soft_labels),
+        steps=passes.steps,
+        every_seconds=every_seconds,
+        resume=resume,
+        verbose=verbose,
+    )
+    return trainer
+
+
+class Passes:
+    """The training batches of a recipe: a function of (epoch, first step).
+
+    Args:
+        recipe: Says which data, how many, in which order.
+        data_dir: As in `rs_keras.datasets.load`.
+        soft_labels: As in `train`.
+
+    Attributes:
+        steps: Batches an epoch.
+
+    Raises:
+        ValueError: If there is not one soft label an example.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data_dir: str | Path | None = None,
+        soft_labels: np.ndarray | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.data_dir = data_dir
+        self.soft_labels = soft_labels
+        self.steps = self._steps(recipe.batch_size)
+        if soft_labels is not None:
+            # Rows of steps of one example: how many there are.
+            examples = self._steps(1)
+            if len(soft_labels) < examples:
+                raise ValueError(
+                    "`soft_labels` must have a row for each of the "
+                    f"{examples} training examples. "
+                    f"Received: {len(soft_labels)} rows"
+                )
+
+    def _steps(self, batch_size: int) -> int:
+        return datasets.steps(
+            self.recipe.dataset,
+            batch_size,
+            self.data_dir,
+            limit=self.recipe.limit,
+        )
+
+    def __call__(self, epoch: int, first_step: int = 0) -> tf.data.Dataset:
+        """Returns the batches of an epoch, from a step on."""
+        data = datasets.epoch(
+            self.recipe.dataset,
+            epoch,
+            self.recipe.batch_size,
+            self.data_dir,
+            self.recipe.seed,
+            first_step,
+            example_id=self.soft_labels is not None,
+            limit=self.recipe.limit,
+        )
+        if self.soft_labels is None:
+            return data
+        return datasets.attach(data, soft_label=self.soft_labels)
+
+
+def _test_split(
+    recipe: Recipe, data_dir: str | Path | None
+) -> tf.data.Dataset | None:
+    if "test" not in datasets.info(recipe.dataset, data_dir).splits:
+        return None
+    return datasets.load(recipe.dataset, "test", _VALIDATION_BATCH, data_dir)
+
+
+def _certify(recipe: Recipe, data_dir: str | Path | None) -> CertifyCallback:
+    """Returns what certifies test images at equal distances."""
+    if "test" not in datasets.info(recipe.dataset, data_dir).splits:
+        raise ValueError(
+            "`certify` needs a data set with a test split. "
+            f"Received: {recipe.dataset}"
+        )
+    settings = {**CERTIFY, **recipe.certify}
+    count = check_count("certify.examples", settings["examples"])
+    size = datasets.steps(recipe.dataset, 1, data_dir, split="test")
+    data = datasets.load(recipe.dataset, "test", data_dir=data_dir)
+    chosen = selected(data, max(1, size // count), count)
+    return CertifyCallback(
+        [(image[0], label) for _, image, label in chosen],
+        settings["every"],
+        settings["n"],
+    )
+
+
+def _settings(recipe: Recipe, soft_labels: np.ndarray | None) -> dict[str, Any]:
+    """Returns what a run that is resumed must have in common."""
+    settings = recipe.to_json()
+    del settings["sources"]
+    settings["soft_labels"] = (
+        None if soft_labels is None else digest(soft_labels)
+    )
+    return settings

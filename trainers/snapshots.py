@@ -1,0 +1,400 @@
+"""Training that may be killed at any moment and goes on as if it never was.
+
+`fit` trains a compiled trainer for a number of epochs and keeps one file, the
+snapshot: every weight and moving statistic, the optimiser's slots, the running
+metrics, the epoch and the step in it, the state of the callbacks. It is
+written to a temporary name, flushed and renamed, so the file is always one
+whole moment. A run that starts again from it sees the same batches, the same
+noise and the same warm-ups, and ends with the same weights, bit for bit, as a
+run that was never stopped, on one device with the same number of threads.
+"""
+
+import contextlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from rs_keras.checks import check_count
+from rs_keras.checks import check_not_negative
+from rs_keras.files import written_whole
+from rs_keras.log_format import differences
+from rs_keras.log_format import json_values
+from rs_keras.trainers import callback_states
+from rs_keras.trainers.base import SmoothTrainer
+
+Passes = Callable[[int, int], tf.data.Dataset]
+
+_FORMAT = 1
+
+
+def fit(
+    trainer: SmoothTrainer,
+    passes: Passes,
+    epochs: int,
+    path: str | Path,
+    *,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    validation_data: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    every_seconds: float = 60.0,
+    resume: bool = True,
+    verbose: Any = "auto",
+) -> keras.callbacks.History:
+    """Trains as `trainer.fit` does, and resumes from its last snapshot.
+
+    A snapshot is taken when an epoch ends and, within an epoch, after the
+    first step that ends `every_seconds` after the last one. Ctrl-C and SIGTERM
+    finish the step, take one more and raise KeyboardInterrupt.
+
+    Of the callbacks, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau,
+    CSVLogger, TensorBoard, History and those of this package keep their state;
+    one of your own does if it names the attributes to keep in `kept`.
+
+    Args:
+        trainer: Compiled.
+        passes: From an epoch and its first step to the batches from there on,
+            such as `functools.partial(datasets.epoch, ...)`: a function of
+            these two numbers.
+        epochs: Of the whole run, >= 1.
+        path: The snapshot. Its folder is made.
+        callbacks: As in Keras; they see one run, not one an epoch.
+        validation_data: As in Keras.
+        settings: JSON values that the weights depend on. A snapshot taken
+            under others is refused.
+        steps: Batches an epoch; asked of the data where it tells.
+        every_seconds: Between two snapshots within an epoch, >= 0; 0 takes one
+            after every step.
+        resume: Whether to go on from a snapshot that is there; if not, the
+            snapshot is an error.
+        verbose: As in Keras.
+
+    Returns:
+        The history of the whole run.
+
+    Raises:
+        ValueError: If an argument is out of range, the snapshot was taken
+            under other settings (names each), or does not fit the trainer.
+        FileExistsError: If there is a snapshot and `resume` is False.
+        FloatingPointError: If the loss is not finite any more.
+        KeyboardInterrupt: After Ctrl-C or SIGTERM.
+
+    Example:
+
+    >>> import functools
+    >>> import tempfile
+    >>> from rs_keras import datasets
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers import snapshots
+    >>> recipe = recipes.get("fashion_mini", "gaussian", 0.5, batch_size=2_000)
+    >>> passes = lambda epoch, step: datasets.epoch(
+    ...     "fashion_mini", epoch, 2_000, first_step=step)
+    >>> path = tempfile.mkdtemp() + "/snapshot.npz"
+    >>> history = snapshots.fit(
+    ...     recipe.build(), passes, 2, path, verbose=0)
+    >>> history.epoch
+    [0, 1]
+    """
+    check_count("epochs", epochs)
+    check_not_negative("every_seconds", every_seconds)
+    run = _Run(trainer, Path(path), json_values(settings or {}), every_seconds)
+    first = passes(0, 0)
+    run.build(first)
+    steps = steps or int(first.cardinality())
+    if steps < 1:
+        raise ValueError(
+            "`steps` must be given for data that do not tell their length. "
+            f"Received: steps={steps}"
+        )
+    history = keras.callbacks.History()
+    watched = [*callbacks, history]
+    bar = _Progress() if verbose else None
+    each = _OneRun(
+        [*watched, *([bar] if bar else []), run],
+        model=trainer,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+    )
+    run.begin(each, watched, steps, resume)
+    if run.epoch >= epochs or run.stopped:
+        return history
+    with run.interruptible():
+        while run.epoch < epochs and not run.stopped:
+            if bar is not None:
+                bar.done = run.step
+            each.callbacks = [*watched, *([bar] if bar else []), run]
+            trainer.fit(
+                passes(run.epoch, run.step),
+                initial_epoch=run.epoch,
+                epochs=run.epoch + 1,
+                # The passes are shuffled; Keras warns that it will not.
+                shuffle=False,
+                steps_per_epoch=_if_unknown(first, steps - run.step),
+                validation_data=validation_data,
+                callbacks=each,
+                verbose=verbose,
+            )
+            run.next_epoch(each)
+    return history
+
+
+def _if_unknown(data: tf.data.Dataset, steps: int) -> int | None:
+    return steps if int(data.cardinality()) < 0 else None
+
+
+class _OneRun(keras.callbacks.CallbackList):
+    """Callbacks that see a run begin and end once, whatever `fit` says."""
+
+    def begin(self) -> None:
+        super().on_train_begin()
+
+    def end(self, logs: dict | None) -> None:
+        super().on_train_end(logs)
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Does nothing: `begin` did it."""
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Does nothing: `end` will."""
+
+
+class _Progress(keras.callbacks.ProgbarLogger):
+    """A progress bar that counts the steps made before the run resumed."""
+
+    done = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        super().on_train_batch_end(
+            min(batch + self.done, self.target - 1), logs
+        )
+
+
+class _Run(keras.callbacks.Callback):
+    """Where a run stands, and its snapshots; the last of the callbacks."""
+
+    def __init__(
+        self,
+        trainer: SmoothTrainer,
+        path: Path,
+        settings: Mapping[str, Any],
+        every_seconds: float,
+    ) -> None:
+        super().__init__()
+        self.trainer = trainer
+        self.path = path
+        self.settings = settings
+        self.every_seconds = every_seconds
+        self.epoch = 0
+        self.step = 0
+        self.stopped = False
+        self._watched: list[keras.callbacks.Callback] = []
+        self._steps = 0
+        self._first = 0
+        self._metrics: list[np.ndarray] = []
+        self._taken = time.monotonic()
+        self._in_step = False
+        self._asked_to_stop = False
+
+    # -- beginning and resuming ----------------------------------------------
+
+    def build(self, data: tf.data.Dataset) -> None:
+        """Makes all variables, so that they can be restored."""
+        batch = next(iter(data.take(1)), None)
+        if batch is None:
+            raise ValueError("`passes` must give at least one batch an epoch")
+        images, targets, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        images, targets = keras.tree.map_structure(
+            lambda value: value.numpy(), (images, targets)
+        )
+        self.trainer.check_batch(images, targets)
+        self.trainer._maybe_symbolic_build()
+
+    def begin(
+        self,
+        each: _OneRun,
+        watched: list[keras.callbacks.Callback],
+        steps: int,
+        resume: bool,
+    ) -> None:
+        """Tells the callbacks that the run begins, and restores what was."""
+        self._steps, self._watched = steps, watched
+        if not self.path.exists():
+            each.begin()
+            return
+        if not resume:
+            raise FileExistsError(
+                f"{self.path} holds a run already: resume it, or choose "
+                "another folder"
+            )
+        arrays, state = _read(self.path)
+        self._check(state)
+        groups = self._variables()
+        callback_states.check(watched, state["callbacks"])
+        each.begin()
+        _assign(groups["model"], arrays, "model")
+        _assign(groups["optimizer"], arrays, "optimizer")
+        self._metrics = [
+            arrays[f"metrics/{i}"] for i in range(len(groups["metrics"]))
+        ]
+        callback_states.restore(watched, state["callbacks"], arrays)
+        self.epoch, self.step = state["epoch"], state["step"]
+        self.stopped = state["stopped"]
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        differing = differences(_flat(state["settings"]), _flat(self.settings))
+        if differing:
+            raise ValueError(
+                f"{self.path} was taken under other settings and cannot be "
+                f"resumed. Differing: {differing}"
+            )
+        if _kinds(self._variables()) != state["variables"]:
+            raise ValueError(
+                f"{self.path} does not fit this trainer: it has variables of "
+                "other shapes or types"
+            )
+
+    def _variables(self) -> dict[str, list[Any]]:
+        return {
+            "model": list(self.trainer.variables),
+            "optimizer": list(self.trainer.optimizer.variables),
+            "metrics": list(self.trainer.metrics_variables),
+        }
+
+    # -- along the way -------------------------------------------------------
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Puts back the metrics, which `fit` has just reset."""
+        self._first = self.step
+        for variable, value in zip(
+            self._variables()["metrics"], self._metrics, strict=False
+        ):
+            variable.assign(value)
+        self._metrics = []
+        self._taken = time.monotonic()
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict | None = None
+    ) -> None:
+        self._in_step = True
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Takes a snapshot if it is time; the epoch's last step needs none."""
+        self._in_step = False
+        self.step = min(self._first + batch + 1, self._steps)
+        late = time.monotonic() - self._taken >= self.every_seconds
+        if self.step < self._steps and (late or self._asked_to_stop):
+            self.take()
+        if self._asked_to_stop:
+            raise KeyboardInterrupt
+
+    def next_epoch(self, each: _OneRun) -> None:
+        """Counts an epoch that ended, and takes its snapshot."""
+        self.epoch, self.step = self.epoch + 1, 0
+        self.stopped = bool(self.trainer.stop_training)
+        if self.epoch >= self.params["epochs"] or self.stopped:
+            each.callbacks = [*self._watched, self]
+            each.end(None)
+        self.take()
+
+    def take(self) -> None:
+        """Writes the snapshot, whole or not at all."""
+        groups = self._variables()
+        arrays = {
+            f"{name}/{i}": variable.numpy()
+            for name, group in groups.items()
+            for i, variable in enumerate(group)
+        }
+        callbacks, more = callback_states.gather(self._watched)
+        state = {
+            "format": _FORMAT,
+            "settings": self.settings,
+            "epoch": self.epoch,
+            "step": self.step,
+            "stopped": self.stopped,
+            "callbacks": callbacks,
+            "variables": _kinds(groups),
+        }
+        with written_whole(self.path) as temporary, temporary.open("wb") as f:
+            np.savez(f, state=json.dumps(state), **arrays, **more)
+        self._taken = time.monotonic()
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Lets Ctrl-C and SIGTERM wait for the end of the step in hand."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: Any) -> None:
+            # A second signal does not wait.
+            if not self._in_step or self._asked_to_stop:
+                raise KeyboardInterrupt
+            self._asked_to_stop = True
+
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, stop) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns the arrays and the state of a snapshot.
+
+    Raises:
+        ValueError: If the file is none, or of another format.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        state = json.loads(str(arrays.pop("state")))
+        known = state["format"] == _FORMAT
+    except (ValueError, KeyError, EOFError, OSError) as error:
+        raise ValueError(f"{path} is no snapshot: {error}") from error
+    if not known:
+        raise ValueError(
+            f"{path} is a snapshot of another version of this package: format "
+            f"{state['format']}, not {_FORMAT}"
+        )
+    return arrays, state
+
+
+def _kinds(groups: Mapping[str, list[Any]]) -> dict[str, list]:
+    """Returns shapes and types of variables, as JSON has them."""
+    return {
+        name: [[list(v.shape), str(v.dtype)] for v in group]
+        for name, group in groups.items()
+    }
+
+
+def _assign(variables: list[Any], arrays: dict, group: str) -> None:
+    for i, variable in enumerate(variables):
+        value = arrays[f"{group}/{i}"]
+        # NumPy's files know bfloat16 as two bytes without a meaning.
+        wanted = variable.numpy().dtype
+        variable.assign(value if value.dtype == wanted else value.view(wanted))
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns nested settings by dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
