@@ -17,6 +17,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from timing import interleaved  # noqa: E402
+from timing import own_peak  # noqa: E402
 from timing import table  # noqa: E402
 
 import rs_keras  # noqa: E402
@@ -134,16 +135,6 @@ def speed(draws, rounds):
         times = [taken for name, taken in seconds.items() if peer in name]
         if times:
             print(f"certify reaches {min(times) / own:.2f} x the best {peer}")
-
-
-def own_peak():
-    """Peak resident megabytes of this process, by Linux's account.
-
-    Not `ru_maxrss`, which a child inherits from its parent.
-    """
-    with open("/proc/self/status") as status:
-        (line,) = (row for row in status if row.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
 
 
 def peak_memory(n):

@@ -1,4 +1,4 @@
-"""Times alternatives against each other, interleaved, in one run."""
+"""Measures: alternatives interleaved in one run, peak memory, tables."""
 
 import time
 from collections.abc import Callable
@@ -34,3 +34,13 @@ def table(header: list[str], rows: list[list[str]]) -> str:
         )
         for line in lines
     )
+
+
+def own_peak():
+    """Peak resident megabytes of this process, by Linux's account.
+
+    Not `ru_maxrss`, which a child inherits from its parent.
+    """
+    with open("/proc/self/status") as status:
+        (line,) = (row for row in status if row.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024

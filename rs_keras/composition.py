@@ -1,0 +1,150 @@
+"""Several smoothed classifiers as one, soundly."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rs_keras import noise as noise_lib
+from rs_keras.certificate import ABSTAIN
+from rs_keras.certificate import Certificate
+from rs_keras.certifier import Certifier
+from rs_keras.checks import check_images
+from rs_keras.checks import check_probability
+
+
+class Composition:
+    """What `compose` returns."""
+
+    def __init__(self, router: Certifier, experts: Sequence[Certifier]) -> None:
+        self.router = router
+        self.experts = list(experts)
+        if not self.experts:
+            raise ValueError(
+                "`experts` must hold at least one certifier. Received: none"
+            )
+
+    def certify(
+        self,
+        images: Any,
+        alpha: float = 1e-3,
+        seed: noise_lib.Seed = None,
+        **certify_arguments: Any,
+    ) -> Certificate:
+        """Certifies the composed classifier.
+
+        Args:
+            images: [B, H, W, C] in [0, 1].
+            alpha: Probability of a certificate that is not true, an image;
+                half of it goes to the router, half to the expert.
+            seed: See `rs_keras.noise.as_seeds`.
+            **certify_arguments: n0, n, ..., for each of the two; see
+                `Certifier.certify`.
+
+        Returns:
+            A `Certificate` whose counts are those of the expert that was
+            chosen (zeros where the router abstains).
+
+        Raises:
+            ValueError: As `Certifier.certify`; or if the router's classes are
+                not the experts' numbers.
+        """
+        alpha = check_probability("alpha", alpha)
+        images = check_images(images)
+        classes = self.router.sampler(images.shape[1:]).num_classes
+        if classes != len(self.experts):
+            raise ValueError(
+                "`router` must have one class an expert. Received: "
+                f"{classes} classes, {len(self.experts)} experts"
+            )
+        seeds = noise_lib.as_seeds(seed, len(images))
+        arguments = {**certify_arguments, "alpha": alpha / 2}
+
+        def derived(rows: np.ndarray, use: int) -> np.ndarray:
+            return np.stack([noise_lib.fold_in(row, use) for row in rows])
+
+        route = self.router.certify(images, seed=derived(seeds, 0), **arguments)
+        parts = {}
+        for number in np.unique(route.label[route.label != ABSTAIN]):
+            rows = np.flatnonzero(route.label == number)
+            expert = self.experts[number]
+            parts[tuple(rows)] = expert.certify(
+                images[rows], seed=derived(seeds[rows], 1), **arguments
+            )
+        settings = {
+            **self.router.settings(**arguments),
+            "alpha": alpha,
+            "scope": "composition",
+            "expert_sigmas": [expert.sigma for expert in self.experts],
+        }
+        return self._joined(images, route, parts, seeds, settings)
+
+    def _joined(
+        self,
+        images: np.ndarray,
+        route: Certificate,
+        parts: dict[tuple[int, ...], Certificate],
+        seeds: np.ndarray,
+        settings: dict[str, Any],
+    ) -> Certificate:
+        """The experts' certificates, where the router's allows them."""
+        shape = images.shape[1:]
+        classes = self.experts[0].sampler(shape).num_classes
+        rows = len(images)
+        whole = Certificate(
+            label=np.full(rows, ABSTAIN),
+            radius=np.zeros(rows),
+            p_lower=np.zeros(rows),
+            counts=np.zeros((rows, classes), np.int64),
+            selection_counts=np.zeros((rows, classes), np.int64),
+            n=route.n.copy(),
+            seed=seeds,
+            settings=settings,
+        )
+        for numbers, part in parts.items():
+            at = list(numbers)
+            for name in ("label", "p_lower", "counts", "selection_counts"):
+                getattr(whole, name)[at] = getattr(part, name)
+            whole.radius[at] = np.minimum(route.radius[at], part.radius)
+            whole.n[at] += part.n
+        return whole
+
+
+def compose(router: Certifier, experts: Sequence[Certifier]) -> Composition:
+    """Lets a smoothed router choose the smoothed expert that answers.
+
+    The composed classifier is h(x) = g_{r(x)}(x), with r the smoothed router
+    and g_k the smoothed experts, each with a sigma of its own. Where the
+    router's answer is constant (radius R_r) and the chosen expert's is (radius
+    R_g), h is constant: its radius is min(R_r, R_g), with alpha split over the
+    two certificates. So it may use several sigmas, which a sigma chosen freely
+    for each image may not.
+
+    Args:
+        router: Its classes are the numbers of the experts.
+        experts: Certifiers over the same classes, each at its own sigma.
+
+    Returns:
+        An object with `certify`, as a `Certifier` has.
+
+    Raises:
+        ValueError: If there is no expert.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import Certifier
+    >>> from rs_keras import compose
+    >>> def bright(x):
+    ...     score = tf.reduce_mean(x, [1, 2, 3]) - 0.5
+    ...     return tf.stack([-score, score], -1)
+    >>> sharp, soft = Certifier(bright, 0.25), Certifier(bright, 1.0)
+    >>> both = compose(Certifier(bright, 0.5), [sharp, soft])
+    >>> found = both.certify(tf.fill([1, 8, 8, 1], 0.9), n=1_000, seed=1)
+    >>> int(found.label[0])
+    1
+
+    References:
+    - [Horvath et al., 2022](https://arxiv.org/abs/2204.00487)
+    """
+    return Composition(router, experts)
