@@ -169,6 +169,14 @@ def test_order_does_not_depend_on_the_batch_size():
     assert one == other
 
 
+def test_limit_takes_the_first_examples_only():
+    data = datasets.epoch("fashion_mini", 1, 8, example_id=True, limit=20)
+    assert sorted(ids(data)) == list(range(20))
+    assert datasets.steps("fashion_mini", 8, limit=20) == 3
+    with pytest.raises(ValueError, match="`limit` must be a whole number"):
+        datasets.steps("fashion_mini", 8, limit=0)
+
+
 def test_all_orders_are_equally_likely():
     orders = Counter(
         tuple(plan().permutation(3, epoch, 0).numpy().tolist())
