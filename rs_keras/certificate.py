@@ -86,21 +86,53 @@ this, with 99.9% confidence'
     def statement(self) -> str:
         """Says in words what is guaranteed, for whom and on what condition."""
         given = self.settings
-        classifier = (
-            "the classifier that takes the majority vote of the base classifier"
-            if given["bound"] == "clopper_pearson"
-            else "the classifier that averages softmax(beta * logits), "
-            f"beta={given['beta']:g},"
+        notes = []
+        if "tolerance" in given:
+            notes.append(
+                f"How many samples bound an image's class was planned on the "
+                f"{given['n0']} that selected it, to lose about "
+                f"{given['tolerance']:g} of the radius at most; the bound "
+                "itself is on fresh ones, at the full confidence."
+            )
+        if "max_radius" in given:
+            notes.append(
+                f"A radius above {given['max_radius']:g} is given as "
+                f"{given['max_radius']:g}."
+            )
+        return guarantee(
+            given,
+            "answers `label` on every image closer than `radius` in L2, in "
+            "units of pixels in [0, 1], unless `label` is -1",
+            *notes,
         )
-        return (
-            "For each image by itself, with probability at least "
-            f"{1 - given['alpha']:.10g} over the noise drawn for it: "
-            f"{classifier} under Gaussian noise of standard deviation "
-            f"{given['sigma']:g} answers `label` on every image closer than "
-            "`radius` in L2, in units of pixels in [0, 1]. The probability is "
-            "not joint over many images. It rests on noise that was not known "
-            f"when the image was chosen. {_ARITHMETIC[given['noise']]}"
-        )
+
+
+def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
+    """Says in words with what confidence a claim holds, and of what.
+
+    Args:
+        settings: sigma, alpha and noise; bound and beta where the bound is on
+            soft predictions.
+        claim: What the smoothed classifier does: "answers ...".
+        *notes: More sentences.
+    """
+    classifier = (
+        "the classifier that takes the majority vote of the base classifier"
+        if settings.get("bound", "clopper_pearson") == "clopper_pearson"
+        else "the classifier that averages softmax(beta * logits), "
+        f"beta={settings['beta']:g},"
+    )
+    first = (
+        "For each image by itself, with probability at least "
+        f"{1 - settings['alpha']:.10g} over the noise drawn for it: "
+        f"{classifier} under Gaussian noise of standard deviation "
+        f"{settings['sigma']:g} {claim}."
+    )
+    rests = (
+        "The probability is not joint over many images. It rests on noise "
+        "that was not known when the image was chosen."
+    )
+    return " ".join([first, *notes, rests, _ARITHMETIC[settings["noise"]]])
 
 
 _ARITHMETIC = {

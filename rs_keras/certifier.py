@@ -1,11 +1,11 @@
 """The certifier: Monte Carlo certificates for any image classifier."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rs_keras import bounds
-from rs_keras import noise as noise_lib
 from rs_keras.certificate import Certificate
 from rs_keras.certificate import Prediction
 from rs_keras.checks import check_choice
@@ -13,6 +13,13 @@ from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
 from rs_keras.checks import check_positive
 from rs_keras.checks import check_probability
+from rs_keras.checks import check_up_to
+from rs_keras.decision import Decision
+from rs_keras.decision import decide_on_host
+from rs_keras.decision import decision_tables
+from rs_keras.planning import PILOT
+from rs_keras.planning import planned
+from rs_keras.seeds import Seed
 from rs_keras.smoothed import SmoothedClassifier
 from rs_keras.verdicts import decide_label
 from rs_keras.verdicts import soft_certificate
@@ -59,6 +66,8 @@ class Certifier(SmoothedClassifier):
         dtype: "bfloat16" (or "float16") computes a Keras model in that type.
             The certificate is then about the model so computed, which is
             another classifier than the float32 one.
+        key: Of `seed="keyed"`: the secret (bytes) or the name of a file that
+            holds it; the environment variable RS_KERAS_SEED_KEY when None.
 
     Example:
 
@@ -83,7 +92,7 @@ class Certifier(SmoothedClassifier):
         images: Any,
         n: int = 1_000,
         alpha: float = 1e-3,
-        seed: noise_lib.Seed = None,
+        seed: Seed = None,
     ) -> Prediction:
         """Says what the smoothed classifier answers (PREDICT).
 
@@ -104,7 +113,7 @@ class Certifier(SmoothedClassifier):
         alpha = check_probability("alpha", alpha)
         check_feasible("n", n, alpha, bounds.minimum_n(alpha, "predict"))
         images, graphs = self._prepare(images)
-        seeds = noise_lib.as_seeds(seed, len(images))
+        seeds = self._seeds(seed, images)
         counts = self._sum(graphs.count, images, seeds, 0, n)
         label, p_value = (
             value.numpy() for value in decide_label(counts, alpha)
@@ -120,17 +129,20 @@ class Certifier(SmoothedClassifier):
         bound: str = "clopper_pearson",
         beta: float = 1.0,
         runner_up: bool = True,
-        seed: noise_lib.Seed = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
+        seed: Seed = None,
     ) -> Certificate:
         """Certifies each image: a label, and the radius in which it stays.
 
         Draws 0 .. n0-1 select the class, draws n0 .. n0+n-1 bound its
-        probability: the two rounds never share noise.
+        probability: the two rounds never share noise. With a `tolerance`, the
+        first round also plans how many of the second an image needs.
 
         Args:
             images: [B, H, W, C], in [0, 1].
-            n0: Draws that select the class.
-            n: Draws that bound its probability.
+            n0: Draws that select the class (1,000 if there is a tolerance).
+            n: Draws that bound its probability; with a tolerance, the most.
             alpha: Probability of a certificate that is not true, for each
                 image, in (0, 1).
             bound: "clopper_pearson" (exact, on votes) certifies the classifier
@@ -141,6 +153,12 @@ class Certifier(SmoothedClassifier):
                 than about the plain radius, often larger). False gives
                 Cohen et al.'s bound 1 - p_lower, the one in the papers'
                 tables. Soft bounds need False.
+            tolerance: Radius, in pixel units, that an image may lose against
+                the one that all n draws would give it, for fewer draws. The
+                certificate is as sure as without. None draws n for every
+                image.
+            max_radius: Radii above it are not asked for, and given as it is:
+                with a tolerance, that is what saves most.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy. Whoever
                 knows the noise beforehand can look for an image that fools it.
 
@@ -149,45 +167,143 @@ class Certifier(SmoothedClassifier):
 
         Raises:
             ValueError: For arguments out of range, an n that can never certify
-                at this alpha, or a model that does not give logits.
+                at this alpha, a tolerance or maximum that no certificate from
+                n draws can reach, or a model that does not give logits.
 
         References:
         - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918)
+        - [Chen et al., 2022](https://arxiv.org/abs/2112.12084), on planning
         - [Zhai et al., 2020](https://arxiv.org/abs/2001.02378), appendix A
         """
-        settings = self.settings(n0, n, alpha, bound, beta, runner_up)
-        soft = bound != "clopper_pearson"
-        images, graphs = self._prepare(images, soft)
-        seeds = noise_lib.as_seeds(seed, len(images))
-        if soft:
-
-            def draw(first: int, count: int) -> np.ndarray:
-                return self._sum(
-                    graphs.soft_sums, images, seeds, first, count, beta
-                )
-
-            selection, estimate = draw(0, n0), draw(n0, n)
-            label, radius, p_lower = soft_certificate(
-                selection[:, 1], estimate, n, alpha, self.sigma, bound
-            )
-            selection = selection[:, 0].astype(np.int64)
-            counts = estimate[:, 1]
-        else:
-            selection = self._sum(graphs.count, images, seeds, 0, n0)
-            counts = self._sum(graphs.count, images, seeds, n0, n)
-            label, radius, p_lower = vote_certificate(
-                selection, counts, n, alpha, self.sigma, runner_up
-            )
-        return Certificate(
-            label.numpy(),
-            radius.numpy(),
-            p_lower.numpy(),
-            counts,
-            selection,
-            np.full(len(images), n),
-            seeds,
-            settings,
+        settings = self.settings(
+            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
         )
+        n0, soft = settings["n0"], bound != "clopper_pearson"
+        images, graphs = self._prepare(images, soft)
+        seeds = self._seeds(seed, images)
+        graph = graphs.soft_sums if soft else graphs.count
+
+        def draw(rows: np.ndarray, first: int, count: int) -> np.ndarray:
+            some = images[rows], seeds[rows], first, count
+            return self._sum(graph, *some, beta if soft else None)
+
+        selection = draw(np.arange(len(images)), 0, n0)
+        drawn = np.full(len(images), n)
+        if tolerance is not None:
+            form = alpha, self.sigma, bound, runner_up
+            drawn = planned(selection, n, *form, tolerance, max_radius)
+        estimate = np.zeros_like(selection)
+        for size in np.unique(drawn).tolist():
+            rows = np.flatnonzero(drawn == size)
+            estimate[rows] = draw(rows, n0, size)
+        if soft:
+            verdict = soft_certificate(
+                selection[:, 1], estimate, drawn, alpha, self.sigma, bound
+            )
+            selection, estimate = selection[:, 0].astype(int), estimate[:, 1]
+        else:
+            verdict = vote_certificate(
+                selection, estimate, drawn, alpha, self.sigma, runner_up
+            )
+        label, radius, p_lower = (value.numpy() for value in verdict)
+        if max_radius is not None:
+            radius = np.minimum(radius, max_radius)
+        return Certificate(
+            label, radius, p_lower, estimate, selection, drawn, seeds, settings
+        )
+
+    def decide(
+        self,
+        images: Any,
+        radius: float | Sequence[float],
+        alpha: float = 1e-3,
+        n_max: int = 100_000,
+        runner_up: bool = True,
+        seed: Seed = None,
+        n0: int = 100,
+    ) -> Decision:
+        """Decides whether each image keeps its label within a radius.
+
+        The votes are looked at again and again, and an image is drawn no
+        further once it is decided: most take a few hundred draws. With
+        probability at least 1 - alpha, over all looks and all radii together,
+        what is certified of an image is true. "Not certified" says nothing.
+
+        Args:
+            images: [B, H, W, C], in [0, 1].
+            radius: L2, in pixel units, >= 0; or several of them: the largest
+                that is certified is told for each image, and no alpha is lost
+                to their number.
+            alpha: Probability of a certificate that is not true, for each
+                image, in (0, 1).
+            n_max: The most draws an image, with those that fix its class.
+            runner_up: Whether to look at the second class, too: certifies more
+                images. False certifies with fewer draws.
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
+            n0: Draws that fix the class. Without the second class they are
+                spared wherever the radii allow it.
+
+        Returns:
+            A `Decision`.
+
+        Raises:
+            ValueError: For arguments out of range, or a radius that no n_max
+                draws can certify.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.25)
+        >>> image = np.array([1.0, 0.0]).reshape(1, 1, 1, 2)
+        >>> decision = certifier.decide(image, radius=0.25, seed=7)
+        >>> bool(decision.certified[0]), int(decision.label[0])
+        (True, 0)
+        >>> int(decision.n[0]) < 1_000
+        True
+        """
+        tables = decision_tables(
+            radius, self.sigma, alpha, n_max, runner_up, n0
+        )
+        images, graphs = self._prepare(images)
+        seeds = self._seeds(seed, images)
+
+        def draw(rows: np.ndarray, first: int, n: int) -> np.ndarray:
+            return self._sum(graphs.count, images[rows], seeds[rows], first, n)
+
+        found = decide_on_host(draw, len(images), tables, self.sigma)
+        settings = {
+            "sigma": self.sigma,
+            "radii": tables.radii.tolist(),
+            "n0": tables.selection,
+            "n_max": int(n_max),
+            "alpha": float(alpha),
+            "runner_up": bool(runner_up),
+            "noise": self.noise,
+            "dtype": self.dtype or "float32",
+        }
+        return Decision(**found, seed=seeds, settings=settings)
+
+    def max_possible_radius(
+        self,
+        n: int = 100_000,
+        alpha: float = 1e-3,
+        bound: str = "clopper_pearson",
+        runner_up: bool = True,
+    ) -> float:
+        """The largest radius that n draws can certify: if all of them agree.
+
+        Example:
+
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+        >>> round(certifier.max_possible_radius(runner_up=False), 4)
+        1.9057
+        """
+        n = check_count("n", n)
+        alpha = check_probability("alpha", alpha)
+        bound = check_choice("bound", bound, BOUNDS)
+        return bounds.max_radius(n, alpha, self.sigma, bound, runner_up)
 
     def settings(
         self,
@@ -197,6 +313,8 @@ class Certifier(SmoothedClassifier):
         bound: str = "clopper_pearson",
         beta: float = 1.0,
         runner_up: bool = True,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
     ) -> dict[str, Any]:
         """Returns what `certify` would rest on under these arguments, checked.
 
@@ -217,7 +335,7 @@ class Certifier(SmoothedClassifier):
         check_feasible("n", n, alpha, smallest)
         settings = {
             "sigma": self.sigma,
-            "n0": int(n0),
+            "n0": int(n0) if tolerance is None else PILOT,
             "n": int(n),
             "alpha": float(alpha),
             "bound": bound,
@@ -225,4 +343,14 @@ class Certifier(SmoothedClassifier):
             "noise": self.noise,
             "dtype": self.dtype or "float32",
         }
-        return {**settings, "beta": float(beta)} if soft else settings
+        if soft:
+            settings["beta"] = float(beta)
+        limit = self.max_possible_radius(n, alpha, bound, runner_up)
+        if tolerance is not None:
+            settings["tolerance"] = check_up_to("tolerance", tolerance, limit)
+        if max_radius is not None:
+            check_positive("max_radius", max_radius)
+            settings["max_radius"] = check_up_to(
+                "max_radius", max_radius, limit
+            )
+        return settings

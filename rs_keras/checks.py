@@ -91,6 +91,17 @@ def check_not_negative(name: str, value: Any) -> float:
     return number
 
 
+def check_up_to(name: str, value: Any, limit: float) -> float:
+    """Returns a radius in [0, limit], the largest that can be certified."""
+    number = check_not_negative(name, value)
+    if number > limit:
+        raise ValueError(
+            f"`{name}` must be <= {limit:.6g}, the largest radius that so many "
+            f"draws can certify. Received: {name}={value!r}"
+        )
+    return number
+
+
 def check_probability(name: str, value: Any) -> float:
     """Returns a number strictly between 0 and 1 as a float."""
     try:

@@ -19,6 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from rs_keras.seeds import Key
+from rs_keras.seeds import Seed as Seed
+from rs_keras.seeds import load_key
+
 # The algorithm is always named: "auto" gives other numbers under XLA.
 PHILOX = 1
 
@@ -27,8 +31,6 @@ _BYTES_PER_COUNTER = 16
 
 # The lower counter word is (stream, position): 15 bits and 48 bits.
 POSITION_BITS = 48
-
-Seed = int | Sequence[int] | np.ndarray | None
 
 
 def fresh_seeds(count: int) -> np.ndarray:
@@ -53,19 +55,29 @@ def fold_in(seed: int | Sequence[int] | np.ndarray, data: int) -> np.ndarray:
     return np.frombuffer(digest.digest(), np.int64)
 
 
-def as_seeds(seed: Seed, count: int) -> np.ndarray:
+def as_seeds(
+    seed: Seed,
+    count: int,
+    images: np.ndarray | None = None,
+    key: Key = None,
+) -> np.ndarray:
     """Returns one seed a row, int64 [count, 2].
 
     Args:
-        seed: None (fresh entropy), an int (row i gets `fold_in(seed, i)`), or
-            an integer array [count, 2], taken as it is.
+        seed: None (fresh entropy), an int (row i gets `fold_in(seed, i)`), an
+            integer array [count, 2], taken as it is, or "keyed" (the same
+            image always gets the same noise; see `rs_keras.seeds`).
         count: The number of rows.
+        images: The rows, for "keyed" only.
+        key: See `rs_keras.seeds.load_key`.
 
     Raises:
-        ValueError: If `seed` is none of these.
+        ValueError: If `seed` is none of these, or there is no key.
     """
     if seed is None:
         return fresh_seeds(count)
+    if isinstance(seed, str) and seed == "keyed" and images is not None:
+        return load_key(key).seeds(images)
     array = np.asarray(seed)
     if array.ndim == 0 and np.issubdtype(array.dtype, np.integer):
         rows = [fold_in(int(array), row) for row in range(count)]
@@ -73,8 +85,9 @@ def as_seeds(seed: Seed, count: int) -> np.ndarray:
     if np.issubdtype(array.dtype, np.integer) and array.shape == (count, 2):
         return array.astype(np.int64)
     raise ValueError(
-        "`seed` must be None, an int, or an integer array of shape "
-        f"[{count}, 2] (one pair a row). Received: seed={seed!r}"
+        "`seed` must be None, 'keyed' (where there are images), an int, or an "
+        f"integer array of shape [{count}, 2] (one pair a row). "
+        f"Received: seed={seed!r}"
     )
 
 

@@ -21,6 +21,9 @@ from rs_keras.sampling import NOISE_MODES
 from rs_keras.sampling import Sampler
 from rs_keras.sampling import check_on_grid
 from rs_keras.sampling import shared_out
+from rs_keras.seeds import Key
+from rs_keras.seeds import Seed
+from rs_keras.seeds import load_key
 
 # One call of the graph takes about this long, so that Ctrl-C is heard.
 _SECONDS_A_CALL = 0.5
@@ -53,6 +56,7 @@ class SmoothedClassifier:
         strategy: tf.distribute.Strategy | None = None,
         noise: str = "float",
         dtype: str | None = None,
+        key: Key = None,
     ) -> None:
         self.model = model
         self.sigma = check_positive("sigma", sigma)
@@ -65,6 +69,7 @@ class SmoothedClassifier:
         self.strategy = strategy
         self.noise = check_choice("noise", noise, NOISE_MODES)
         self.dtype = dtype
+        self._key = None if key is None else load_key(key)
         self._logits = as_logits(model, dtype)
         self._graphs: dict[tuple[int, ...], _Graphs] = {}
         self._probed: set[tuple[tuple[int, ...], bool]] = set()
@@ -80,7 +85,7 @@ class SmoothedClassifier:
         self,
         images: Any,
         n: int = 1_000,
-        seed: noise_lib.Seed = 7,
+        seed: Seed = 7,
         first: int = 0,
     ) -> np.ndarray:
         """Counts the votes of draws `first` .. `first + n - 1`.
@@ -110,7 +115,7 @@ class SmoothedClassifier:
         n = check_count("n", n)
         first = check_count("first", first, 0)
         images, graphs = self._prepare(images)
-        seeds = noise_lib.as_seeds(seed, len(images))
+        seeds = self._seeds(seed, images)
         return self._sum(graphs.count, images, seeds, first, n)
 
     def _graphs_for(self, shape: tuple[int, ...]) -> _Graphs:
@@ -173,6 +178,9 @@ class SmoothedClassifier:
             probe(self._logits, noisy, votes=not soft)
             self._probed.add((shape, soft))
         return images, graphs
+
+    def _seeds(self, seed: Seed, images: np.ndarray) -> np.ndarray:
+        return noise_lib.as_seeds(seed, len(images), images, self._key)
 
     def _sum(
         self,

@@ -3,6 +3,7 @@
 Shared by the certifier, which runs them eagerly, and by exported graphs.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from rs_keras import bounds
@@ -48,11 +49,7 @@ def vote_certificate(
     chosen = tf.argmax(tf.convert_to_tensor(selection, tf.int64), -1)
     k = tf.gather(counts, chosen, batch_dims=1)
     if runner_up:
-        # The largest OTHER count of this very round: taking the runner-up's
-        # index from the selection round would not be sound.
-        hot = tf.one_hot(chosen, tf.shape(counts)[1], True, False)
-        others = tf.where(hot, tf.constant(-1, tf.int64), counts)
-        k2 = tf.reduce_max(others, -1)
+        k2 = runner_up_count(counts, chosen)
         found = bounds.two_count(k, k2, n, alpha, sigma)
         return _or_abstain(chosen, found.radius, found.lower, ~found.abstain)
     p_lower = bounds.clopper_pearson_lower(k, n, alpha)
@@ -60,10 +57,21 @@ def vote_certificate(
     return _or_abstain(chosen, radius, p_lower, p_lower >= 0.5)
 
 
+def runner_up_count(counts: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+    """The most votes that another class than the chosen one got: int64 [B].
+
+    In these very draws: taking the runner-up's index from the selection round
+    would not be sound.
+    """
+    hot = tf.one_hot(chosen, tf.shape(counts)[1], True, False)
+    others = tf.where(hot, tf.constant(-1, tf.int64), counts)
+    return tf.reduce_max(others, -1)
+
+
 def soft_certificate(
     selection: tf.Tensor,
     estimate: tf.Tensor,
-    n: int,
+    n: int | np.ndarray,
     alpha: float,
     sigma: float,
     bound: str,
@@ -73,7 +81,7 @@ def soft_certificate(
     Args:
         selection: float64 [B, C], sums that select the class.
         estimate: float64 [B, 3, C], votes, sums and sums of squares.
-        n: Draws behind `estimate`.
+        n: Draws behind `estimate`, a number or [B].
         alpha: In (0, 1).
         sigma: Of the noise.
         bound: "hoeffding" or "bernstein".
