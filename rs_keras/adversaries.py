@@ -91,7 +91,7 @@ class PGD(Adversary):
         radius = self.epsilon * tf.cast(factor, images.dtype)
         size = 2.0 * radius / max(1, self.steps)
         clip_first = self.order == "clip_project"
-        move = self._clip_project if clip_first else self._project_clip
+        move = _clip_project if clip_first else _project_clip
 
         def loss_of(x: tf.Tensor) -> tf.Tensor:
             logits = classify(x)
@@ -104,16 +104,30 @@ class PGD(Adversary):
 
         return tf.stop_gradient(repeat(step, (images,), self.steps)[0])
 
-    @staticmethod
-    def _clip_project(images, x, gradient, size, radius):  # type: ignore[no-untyped-def]
-        x = tf.clip_by_value(x + size * unit(gradient), 0.0, 1.0)
-        return images + project(x - images, radius)
 
-    @staticmethod
-    def _project_clip(images, x, gradient, size, radius):  # type: ignore[no-untyped-def]
-        rows = tf.cast(tf.shape(images)[0], images.dtype)
-        x += size * unit(gradient / rows, GRADIENT_FLOOR)
-        return tf.clip_by_value(images + project(x - images, radius), 0.0, 1.0)
+def _clip_project(
+    images: tf.Tensor,
+    x: tf.Tensor,
+    gradient: tf.Tensor,
+    size: tf.Tensor,
+    radius: tf.Tensor,
+) -> tf.Tensor:
+    """Returns where a step of SmoothAdv's PGD leads."""
+    x = tf.clip_by_value(x + size * unit(gradient), 0.0, 1.0)
+    return images + project(x - images, radius)
+
+
+def _project_clip(
+    images: tf.Tensor,
+    x: tf.Tensor,
+    gradient: tf.Tensor,
+    size: tf.Tensor,
+    radius: tf.Tensor,
+) -> tf.Tensor:
+    """Returns where a step of Consistency's PGD leads."""
+    rows = tf.cast(tf.shape(images)[0], images.dtype)
+    x += size * unit(gradient / rows, GRADIENT_FLOOR)
+    return tf.clip_by_value(images + project(x - images, radius), 0.0, 1.0)
 
 
 @keras.saving.register_keras_serializable("rs_keras")

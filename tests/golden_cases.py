@@ -93,7 +93,7 @@ def compare_step(trainer, case, result, suffix="", gradients=1e-9, loss=1e-9):
         near(slope, target, gradients)
     if case["hparams"]["arch"] == "tiny_bn":
         mean, variance = trainer.model.non_trainable_variables
-        # Only PyTorch's update rule has its last moving mean in the file.
+        # The file has the last moving mean under PyTorch's rule alone.
         near(mean.numpy(), case["moving_mean_after"], 1e-4 if suffix else loss)
         near(variance.numpy(), case["moving_var_after_popvar"], loss)
 

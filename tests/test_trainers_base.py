@@ -95,7 +95,8 @@ def test_evaluation_has_one_noise_and_leaves_training_alone():
             np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
-def test_warm_up_follows_the_epoch():
+@pytest.mark.parametrize("kind", ["list", "one", "container"])
+def test_warm_up_follows_the_epoch(kind):
     seen = []
     watch = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: seen.append(
@@ -106,7 +107,11 @@ def test_warm_up_follows_the_epoch():
     trainer = make(golden.tiny(), 0.25, num_noise=1, steps=1, warmup_epochs=4)
     trainer.compile(optimizer=SGD(0.01), run_eagerly=True)
     assert float(trainer.warmup_factor.numpy()) == 1
-    options = {"epochs": 6, "initial_epoch": 1, "callbacks": [watch]}
+    container = keras.callbacks.CallbackList(
+        [watch, keras.callbacks.History()], model=trainer, epochs=6, steps=1
+    )
+    given = {"list": [watch], "one": watch, "container": container}[kind]
+    options = {"epochs": 6, "initial_epoch": 1, "callbacks": given}
     fit(trainer, IMAGES[:2], LABELS[:2], **options)
     assert seen == [0.5, 0.75, 1.0, 1.0, 1.0]
 
@@ -207,6 +212,9 @@ def test_a_network_that_is_not_built_yet(make):
         fit(trainer, IMAGES, LABELS + 1)
     fit(trainer, IMAGES, {"label": LABELS})
     assert int(trainer.step.numpy()) == 3
+    other = trainer_of(make())
+    other.train_on_batch(IMAGES, LABELS)
+    assert other.built and other.optimizer.built
 
 
 class BlowUp(keras.layers.Layer):

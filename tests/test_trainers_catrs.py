@@ -24,7 +24,7 @@ def trainer_of(case, dtype="float64"):
 def test_golden(name, dtype):
     case = golden.load("catrs", name)
     loss, found, gradients = golden.tolerances(dtype)
-    # Keras records the population variance: README, section 2.
+    # Keras records the biased variance: tests/golden/README.md.
     suffix = "_popvar" if case["hparams"]["arch"] == "tiny_bn" else ""
     targets = {"label": case["y"], "soft_label": case["soft"]}
     draw = {"noise": case["noise"], "uniform": case["uniform"]}

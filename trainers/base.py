@@ -35,7 +35,9 @@ class SmoothTrainer(NoisyModel):
     copies, each copy counted like an image of its own, as the references
     report their accuracy; it costs no other pass.
 
-    The arguments of `__init__` are those of `NoisyModel`.
+    The arguments of `__init__` are those of `NoisyModel`. Layers with
+    randomness of their own, such as Dropout, keep Keras' way with it: it is
+    neither addressed nor saved, so runs with them resume only nearly.
 
     Attributes:
         step: int64 variable, the number of steps taken. Saved, so that a run
@@ -253,6 +255,8 @@ class SmoothTrainer(NoisyModel):
         them. An optimiser must be built before its loss scale is read, or the
         scale it started with is frozen into the step.
         """
+        if not self.built and data_batch is not None:
+            self._classes(data_batch[0])
         if not self.built:
             super()._maybe_symbolic_build(iterator, data_batch)
             return
