@@ -1,6 +1,6 @@
 """The input pipeline against the networks that it feeds.
 
-    python benchmarks/input_pipeline.py [--rounds 5]
+    python benchmarks/input_pipeline.py [--rounds 5] [mnist ...]
 
 For each data set, in one run and interleaved: the pipeline of a training pass
 alone (shuffled, augmented, in batches of 256), the papers' small network on
@@ -28,6 +28,14 @@ from rs_keras import models  # noqa: E402
 
 JPEG_SHAPE = (375, 500, 3)
 JPEG_FILES = 64
+
+# Batch, steps to time, arguments of the network.
+SIZES = {
+    "fashion_mini": (256, 40, {}),
+    "mnist": (256, 40, {}),
+    "cifar10": (128, 3, {"depth": 20}),
+    "imagenet2012": (8, 1, {}),
+}
 
 
 def write_photographs(folder):
@@ -104,18 +112,17 @@ def measure(name, batch, steps, rounds, data_dir=None, **network):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("names", nargs="*", help=f"among {', '.join(SIZES)}")
+    args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         write_photographs(folder)
-        for name, batch, steps, more in (
-            ("fashion_mini", 256, 40, {}),
-            ("mnist", 256, 40, {}),
-            ("cifar10", 128, 3, {"depth": 20}),
-            ("imagenet2012", 8, 1, {"data_dir": folder}),
-        ):
+        for name in args.names or SIZES:
+            batch, steps, more = SIZES[name]
+            if name == "imagenet2012":
+                more = {"data_dir": folder}
             try:
-                found = measure(name, batch, steps, rounds, **more)
+                found = measure(name, batch, steps, args.rounds, **more)
             except OSError as error:
                 print(f"{name}: left out ({error})")
                 continue
