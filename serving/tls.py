@@ -34,29 +34,7 @@ class TLS:
 
     def __post_init__(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        for path in (self.key, self.certificate, self.ca):
-            if path is not None:
-                Path(path).read_bytes()
-        try:
-            # An empty password, so that an encrypted key is refused rather
-            # than asked about.
-            context.load_cert_chain(
-                self.certificate, self.key, password=lambda: b""
-            )
-        except ssl.SSLError as error:
-            raise ValueError(
-                "`key` and `certificate` must be PEM files that belong "
-                f"together. Received: key={str(self.key)!r}, certificate="
-                f"{str(self.certificate)!r}: {error.reason or error}"
-            ) from error
-        if self.ca is not None:
-            try:
-                context.load_verify_locations(self.ca)
-            except ssl.SSLError as error:
-                raise ValueError(
-                    "`ca` must be a PEM file of certificates. Received: "
-                    f"ca={str(self.ca)!r}: {error.reason or error}"
-                ) from error
+        load(context, self.certificate, self.key, self.ca)
 
     def credentials(self) -> grpc.ServerCredentials:
         """What `grpc.Server.add_secure_port` takes."""
@@ -85,6 +63,43 @@ class TLS:
         ]
         lines.append(f"client_verify: {str(self.client_verify).lower()}")
         return "\n".join(lines) + "\n"
+
+
+def load(
+    context: ssl.SSLContext,
+    certificate: PathLike | None,
+    key: PathLike | None,
+    ca: PathLike | None,
+) -> None:
+    """Loads the files that are given, or says what is wrong with them.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If a file is not what it should be, or key and certificate
+            do not belong together.
+    """
+    for path in (key, certificate, ca):
+        if path is not None:
+            Path(path).read_bytes()
+    if certificate is not None and key is not None:
+        try:
+            # An empty password, so that an encrypted key is refused rather
+            # than asked about.
+            context.load_cert_chain(certificate, key, password=lambda: b"")
+        except ssl.SSLError as error:
+            raise ValueError(
+                "`key` and `certificate` must be PEM files that belong "
+                f"together. Received: key={str(key)!r}, certificate="
+                f"{str(certificate)!r}: {error.reason or error}"
+            ) from error
+    if ca is not None:
+        try:
+            context.load_verify_locations(ca)
+        except ssl.SSLError as error:
+            raise ValueError(
+                "`ca` must be a PEM file of certificates. Received: "
+                f"ca={str(ca)!r}: {error.reason or error}"
+            ) from error
 
 
 def _system_roots() -> bytes:

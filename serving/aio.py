@@ -1,0 +1,128 @@
+"""The client for asyncio."""
+
+from collections.abc import AsyncIterator
+from collections.abc import Iterable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any
+from typing import Self
+
+import numpy as np
+
+from rs_keras.certificate import Certificate
+from rs_keras.certificate import Prediction
+from rs_keras.serving import drivers
+from rs_keras.serving import questions
+from rs_keras.serving.client import fleet_of
+from rs_keras.serving.questions import Example
+from rs_keras.serving.questions import Rounds
+from rs_keras.serving.served import ServedModel
+
+
+class AsyncCertificationClient:
+    """`CertificationClient` for asyncio: the same calls, to be awaited.
+
+    A call that is cancelled gives up its requests. Arguments, results and
+    errors are those of `CertificationClient`.
+
+    Example:
+
+    >>> import asyncio
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.export import export_certifier
+    >>> from rs_keras.serving import AsyncCertificationClient, EmbeddedServer
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = export_certifier(certifier, folder, n=100, image_shape=(4, 4, 3))
+    >>> async def votes(address, image):
+    ...     async with AsyncCertificationClient(address, "half") as client:
+    ...         return await client.sample(image, n=500, seed=7)
+    >>> image = np.ones([1, 4, 4, 3], np.float32)
+    >>> with EmbeddedServer(folder, model_name="half", port=0) as server:
+    ...     counts = asyncio.run(votes(server.address, image))
+    >>> bool((counts == certifier.sample(image, n=500, seed=7)).all())
+    True
+    """
+
+    def __init__(
+        self,
+        servers: str | Iterable[str],
+        model_name: str = "default",
+        **options: Any,
+    ) -> None:
+        self._fleet = fleet_of(servers, model_name, **options)
+
+    async def model(self) -> ServedModel:
+        """Returns the version that is asked for."""
+        return await self._run(questions.model)
+
+    async def wait_ready(self, timeout: float = 60.0) -> ServedModel:
+        """As `CertificationClient.wait_ready`."""
+        return await self._run(
+            lambda operation: questions.wait_ready(operation, timeout)
+        )
+
+    async def settings(self, **arguments: Any) -> dict[str, Any]:
+        """As `CertificationClient.settings`."""
+        return Rounds(**arguments).settings(await self.model())
+
+    async def sample(self, images: Any, **arguments: Any) -> np.ndarray:
+        """As `CertificationClient.sample`."""
+        return await self._run(
+            lambda operation: questions.sample(operation, images, **arguments)
+        )
+
+    async def predict(self, images: Any, **arguments: Any) -> Prediction:
+        """As `CertificationClient.predict`."""
+        return await self._run(
+            lambda operation: questions.predict(operation, images, **arguments)
+        )
+
+    async def certify(self, images: Any, **arguments: Any) -> Certificate:
+        """As `CertificationClient.certify`."""
+        return await self._run(
+            lambda operation: questions.certify(operation, images, **arguments)
+        )
+
+    async def certify_each(
+        self,
+        examples: Iterable[Example],
+        chunk: int | None = None,
+        **arguments: Any,
+    ) -> AsyncIterator[tuple[Any, Certificate]]:
+        """As `CertificationClient.certify_each`, for `async for`."""
+        rounds = Rounds(**arguments)
+        pinned = await self.model()
+        jobs = drivers.iterate_async(
+            self._fleet,
+            lambda operation: questions.certify_each(
+                operation, examples, rounds, chunk, pinned
+            ),
+        )
+        async with aclosing(jobs) as found:
+            async for some in found:
+                for job in some:
+                    yield (
+                        job.key,
+                        questions.certificate_of_job(pinned, rounds, job),
+                    )
+
+    async def close(self) -> None:
+        """Ends the connections."""
+        self._fleet.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _run(self, make: drivers.Make) -> Any:
+        return await drivers.run_async(self._fleet, make)

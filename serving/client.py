@@ -1,0 +1,320 @@
+"""The client: certificates from TF Serving, or from a fleet of it."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+from typing import Self
+
+import numpy as np
+
+from rs_keras.certificate import Certificate
+from rs_keras.certificate import Prediction
+from rs_keras.checks import check_count
+from rs_keras.checks import check_positive
+from rs_keras.noise import Seed
+from rs_keras.serving import channels
+from rs_keras.serving import drivers
+from rs_keras.serving import questions
+from rs_keras.serving.channels import ClientTLS
+from rs_keras.serving.fleet import Fleet
+from rs_keras.serving.questions import Example
+from rs_keras.serving.questions import Progress
+from rs_keras.serving.questions import Rounds
+from rs_keras.serving.served import ServedModel
+
+
+class CertificationClient:
+    """Certifies images by asking TF Serving, or `EmbeddedServer`, over gRPC.
+
+    With several servers the draws of one image are shared out among them.
+    Draws are addressed by seed and number, so the counts are those that the
+    exported certifier would make in process, whichever server made which
+    (up to float ties between hardware), and a chunk that is sent again is the
+    same chunk: nothing is counted twice or lost.
+
+    The newest version that most servers have is asked for until it is
+    unloaded; then a call that is under way begins again with the next, under a
+    fresh seed unless one was given. All servers must describe it alike.
+
+    A request is sent again, at most `retries` times in a row to one server,
+    when a server is away (UNAVAILABLE, a dropped connection), busy
+    (RESOURCE_EXHAUSTED), or, in smaller chunks, when its deadline passed.
+    Anything else is an error at once. One client may be used from several
+    threads. It does not connect before it is asked for something.
+
+    Args:
+        servers: `"host:8500"`, `"unix:/path"`, or `"dns:///name:8500"` for all
+            machines behind a name; several in a list, or separated by commas.
+        model_name: What the servers call the model.
+        version: Of the model; None for the newest.
+        timeout: Seconds that one request may take, > 0. The deadline also
+            ends the server's work.
+        retries: How often a server that failed is tried again in one call.
+        in_flight: Requests a server that are under way at a time.
+        tls: A `ClientTLS` for encrypted connections; True for the system's
+            certificates.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.export import export_certifier
+    >>> from rs_keras.serving import CertificationClient, EmbeddedServer
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = export_certifier(certifier, folder, n=100, image_shape=(4, 4, 3))
+    >>> image = np.ones([1, 4, 4, 3], np.float32)
+    >>> with EmbeddedServer(folder, model_name="half", port=0) as server:
+    ...     with CertificationClient(server.address, "half") as client:
+    ...         counts = client.sample(image, n=500, seed=7)
+    >>> bool((counts == certifier.sample(image, n=500, seed=7)).all())
+    True
+    """
+
+    def __init__(
+        self,
+        servers: str | Iterable[str],
+        model_name: str = "default",
+        *,
+        version: int | None = None,
+        timeout: float = 60.0,
+        retries: int = 5,
+        in_flight: int = 2,
+        tls: ClientTLS | bool | None = None,
+    ) -> None:
+        self._fleet = fleet_of(
+            servers, model_name, version, timeout, retries, in_flight, tls
+        )
+
+    @property
+    def model(self) -> ServedModel:
+        """The version that is asked for, with what it says of itself."""
+        return self._run(questions.model)
+
+    def wait_ready(self, timeout: float = 60.0) -> ServedModel:
+        """Waits until the model is served.
+
+        Args:
+            timeout: Seconds to wait at most, >= 0.
+
+        Returns:
+            The model.
+
+        Raises:
+            ServingError: If no server answers in time; the last reason.
+        """
+        return self._run(
+            lambda operation: questions.wait_ready(operation, timeout)
+        )
+
+    def settings(
+        self,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `certify` would rest on, as `Certifier.settings`.
+
+        The arguments and errors are those of `certify`.
+        """
+        rounds = Rounds(n0, n, alpha, bound, beta, runner_up)
+        return rounds.settings(self.model)
+
+    def sample(
+        self,
+        images: Any,
+        n: int = 1_000,
+        seed: Seed = 7,
+        first: int = 0,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """Counts the votes of draws first .. first+n-1: int64 [B, C].
+
+        The arguments are those of `Certifier.sample`; `chunk` and `progress`
+        as in `certify`.
+        """
+        return self._run(
+            lambda operation: questions.sample(
+                operation, images, n, seed, first, chunk, progress
+            )
+        )
+
+    def predict(
+        self,
+        images: Any,
+        n: int | None = None,
+        alpha: float | None = None,
+        seed: Seed = None,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> Prediction:
+        """Says what the smoothed classifier answers, or abstains.
+
+        As `Certifier.predict`. With images alone it is one request, and the
+        server's numbers and seed; else the votes are counted by all servers.
+        """
+        return self._run(
+            lambda operation: questions.predict(
+                operation, images, n, alpha, seed, chunk, progress
+            )
+        )
+
+    def certify(
+        self,
+        images: Any,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool | None = None,
+        seed: Seed = None,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> Certificate:
+        """Certifies each image.
+
+        With images alone it is one request: the server draws, with its own
+        numbers and seed, and bounds. If anything else is given, the draws are
+        made in chunks by all servers and the bound is computed here.
+
+        Args:
+            images: [B, H, W, C]: floats in [0, 1], or uint8.
+            n0: Draws that select the class; None is as exported, here and
+                below.
+            n: Draws that bound its probability; more than the server makes at
+                once is no matter.
+            alpha: Probability of a certificate that is not true, for each
+                image, in (0, 1).
+            bound: "clopper_pearson": servers count votes.
+            beta: Of soft bounds, which are not served.
+            runner_up: Whether to bound the second class, too; see
+                `Certifier.certify`.
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
+            chunk: Draws a request; None takes about a second's.
+            progress: Is called with (draws made, draws in all) after each
+                request.
+
+        Returns:
+            A `Certificate`; its settings name model and version.
+
+        Raises:
+            ValueError: If an argument is out of its range.
+            ServingError: If the servers fail, or differ.
+        """
+        return self._run(
+            lambda operation: questions.certify(
+                operation,
+                images,
+                n0,
+                n,
+                alpha,
+                bound,
+                beta,
+                runner_up,
+                seed,
+                chunk,
+                progress,
+            )
+        )
+
+    def certify_each(
+        self,
+        examples: Iterable[Example],
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool | None = None,
+        chunk: int | None = None,
+    ) -> Iterator[tuple[Any, Certificate]]:
+        """Certifies images as they come, several at a time.
+
+        Args:
+            examples: Yields (key, image, seed): any name, an image [H, W, C]
+                or [1, H, W, C], and its seed, int64 [2], or None. It is read
+                as far as there are servers to work on it.
+            n0: This and the others as in `certify`.
+            n: See `certify`.
+            alpha: See `certify`.
+            bound: See `certify`.
+            beta: See `certify`.
+            runner_up: See `certify`.
+            chunk: See `certify`.
+
+        Yields:
+            (key, certificate of one row), in the order in which they are
+            finished. All are of one version of the model.
+        """
+        rounds = Rounds(n0, n, alpha, bound, beta, runner_up)
+        pinned = self.model
+        rounds.settings(pinned)
+        jobs = drivers.iterate(
+            self._fleet,
+            lambda operation: questions.certify_each(
+                operation, examples, rounds, chunk, pinned
+            ),
+        )
+        return (
+            (job.key, questions.certificate_of_job(pinned, rounds, job))
+            for job in drivers.flat(jobs)
+        )
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._fleet.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, make: drivers.Make) -> Any:
+        return drivers.run(self._fleet, make)
+
+
+def fleet_of(
+    servers: str | Iterable[str],
+    model_name: str = "default",
+    version: int | None = None,
+    timeout: float = 60.0,
+    retries: int = 5,
+    in_flight: int = 2,
+    tls: ClientTLS | bool | None = None,
+) -> Fleet:
+    """Returns the fleet that a client's arguments mean, checked."""
+    if not isinstance(model_name, str) or not model_name:
+        raise ValueError(
+            "`model_name` must be the name that the servers give the model. "
+            f"Received: model_name={model_name!r}"
+        )
+    if not isinstance(tls, ClientTLS | bool | None):
+        raise ValueError(
+            "`tls` must be a ClientTLS, True (the system's certificates) or "
+            f"None. Received: tls={tls!r}"
+        )
+    return Fleet(
+        channels.parse(servers),
+        model_name,
+        None if version is None else check_count("version", version),
+        check_positive("timeout", timeout),
+        check_count("retries", retries, 0),
+        check_count("in_flight", in_flight),
+        (ClientTLS() if tls else None) if isinstance(tls, bool) else tls,
+    )

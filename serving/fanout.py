@@ -1,0 +1,367 @@
+"""Sends work to the servers of a fleet until it is done.
+
+One operation is one loop: it gives tasks to servers that have room, waits for
+the next answer, books it. It never blocks: it yields how long it may wait, and
+is sent the call that ended, so that threads and asyncio drive the same code.
+What gRPC is told is in `Operation.send`; the rules, in order:
+
+- Two requests a server are under way: one runs, one waits.
+- A task is as many draws as take about a second, less towards the end.
+- A task that fails is put back, whole, and goes to whoever has room; one whose
+  deadline passed is cut in two.
+- A server that failed rests, longer each time. If its connection was lost it
+  must then describe the same model again before it gets more.
+- When nothing waits, a server that is idle repeats the task that is longest
+  under way elsewhere. The first answer counts.
+- A server that lost the version is left out. If all have, the work starts
+  again on the version that there is now.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from rs_keras.export import signature
+from rs_keras.serving import wire
+from rs_keras.serving.failures import Kind
+from rs_keras.serving.failures import ServingError
+from rs_keras.serving.failures import described
+from rs_keras.serving.failures import kind_of
+from rs_keras.serving.failures import refusal
+from rs_keras.serving.fleet import Fleet
+from rs_keras.serving.fleet import Server
+from rs_keras.serving.log import event
+from rs_keras.serving.operation import Call
+from rs_keras.serving.operation import Operation
+from rs_keras.serving.operation import Wait
+from rs_keras.serving.served import ServedModel
+from rs_keras.serving.work import Job
+from rs_keras.serving.work import Task
+from rs_keras.serving.work import Work
+
+_FIRST_CHUNK = 1_000
+_SECONDS_A_CHUNK = 1.0
+# Towards the end chunks get shorter, so that all servers end together.
+_SHARES_LEFT = 2
+_LEAST_SECONDS = 0.1
+_LEAST_CHUNK = 100
+# Deadline of a chunk: this times what it should take, and never less than ...
+_DEADLINE_FACTOR = 5.0
+_LEAST_DEADLINE = 5.0
+# A task is repeated elsewhere after this times what it should take there.
+_HEDGE_FACTOR = 2.0
+_LEAST_HEDGE = 0.5
+_HEDGE_LOOKS = 0.1
+_REST_BASE = 0.1
+_LONGEST_REST = 5.0
+# A model that is rolled more often than this in one operation is not served.
+_MOST_RESTARTS = 3
+
+
+@dataclass
+class _Turn:
+    """What one operation knows of one server.
+
+    Attributes:
+        in_flight: Requests under way.
+        failures: In a row.
+        rest_until: Nothing is sent before.
+        gone: Whether it lost the version.
+        probing: Whether it is being asked what it serves.
+        limit: The most draws a task, after a deadline passed.
+        words: Its last failure.
+    """
+
+    in_flight: int = 0
+    failures: int = 0
+    rest_until: float = 0.0
+    gone: bool = False
+    probing: bool = False
+    limit: int | None = None
+    words: str = ""
+
+
+Restart = Callable[[ServedModel], Work]
+
+
+class FanOut:
+    """Does one piece of work.
+
+    Args:
+        operation: What sends.
+        make: Makes the work, for the model that is served; called again if
+            that version is unloaded everywhere. It may raise instead.
+        chunk: Draws a task; None adapts.
+    """
+
+    def __init__(
+        self, operation: Operation, make: Restart, chunk: int | None = None
+    ) -> None:
+        self._operation = operation
+        self._fleet: Fleet = operation.fleet
+        self._make = make
+        self._chunk = chunk
+        self._turns: dict[Server, _Turn] = {}
+        self._model: ServedModel
+        self._work: Work
+
+    def run(self) -> Generator[Wait | list[Job], Call | None, Work]:
+        """Yields how long to wait, and jobs as they finish."""
+        for _ in range(_MOST_RESTARTS + 1):
+            self._model = yield from self._operation.connected()
+            self._work = self._make(self._model)
+            self._turns = {server: _Turn() for server in self._fleet.servers}
+            if (yield from self._until_done()):
+                return self._work
+            event(
+                logging.WARNING,
+                "version_gone",
+                model=self._model.name,
+                version=self._model.version,
+            )
+            self._operation.cancel()
+            self._fleet.forget(self._model)
+        raise ServingError(
+            f"the versions of model {self._model.name!r} come and go: one was "
+            f"unloaded everywhere {_MOST_RESTARTS + 1} times while this call "
+            "ran, the last was "
+            f"{self._model.version}. Let the roll-out end first"
+        )
+
+    def _until_done(
+        self,
+    ) -> Generator[Wait | list[Job], Call | None, bool]:
+        """Returns False if the version is gone from all servers."""
+        while not self._work.finished:
+            now = time.monotonic()
+            self._probe(now)
+            self._assign(now)
+            if not self._operation.calls and not self._hopeful():
+                if any(turn.gone for turn in self._turns.values()):
+                    return False
+                raise self._nobody()
+            call = yield Wait(self._patience(now))
+            if call is not None:
+                finished = self._handle(call)
+                if finished:
+                    yield finished
+        return True
+
+    # -- giving out ------------------------------------------------------------
+
+    def _assign(self, now: float) -> None:
+        """Gives each server with room a task, the idlest first."""
+        while True:
+            free = [
+                server
+                for server, turn in self._turns.items()
+                if server.ready
+                and turn.rest_until <= now
+                and turn.in_flight < self._room(turn)
+            ]
+            if not free:
+                return
+            given = False
+            # One each, then look again: else the first would get all.
+            for server in sorted(free, key=self._load):
+                task = self._work.take(self._size(server))
+                task = task or self._repeatable(server, now)
+                if task is None:
+                    continue
+                self._send(server, task, now)
+                given = True
+            if not given:
+                return
+
+    def _room(self, turn: _Turn) -> int:
+        # One that failed is tried with one request.
+        return 1 if turn.failures else self._fleet.in_flight
+
+    def _load(self, server: Server) -> tuple[int, int]:
+        return self._turns[server].in_flight, server.asked
+
+    def _size(self, server: Server) -> int:
+        """Draws that this server should be given now."""
+        turn = self._turns[server]
+        size = self._chunk or self._adapted(server)
+        return min(size, turn.limit) if turn.limit else size
+
+    def _adapted(self, server: Server) -> int:
+        size, least = float(_FIRST_CHUNK), float(_LEAST_CHUNK)
+        if server.rate is not None:
+            size = server.rate * _SECONDS_A_CHUNK
+            least = server.rate * _LEAST_SECONDS
+        ready = sum(other.ready for other in self._turns)
+        shares = _SHARES_LEFT * self._fleet.in_flight * ready
+        waiting = self._work.waiting(size * shares)
+        if waiting is not None:
+            size = min(size, max(waiting / shares, least))
+        return max(1, int(size))
+
+    def _repeatable(self, server: Server, now: float) -> Task | None:
+        """The task that is longest under way elsewhere, if it is overdue."""
+        if self._turns[server].in_flight:
+            return None
+        overdue = [
+            call
+            for call in self._operation.calls
+            if isinstance(call.tag, Task)
+            and call.tag.draws
+            and call.tag.copies == 1
+            and not call.tag.done
+            and call.server is not server
+            and now - call.begun > self._overdue_after(server, call.tag)
+        ]
+        if not overdue:
+            return None
+        task = min(overdue, key=lambda call: call.begun).tag
+        return task if isinstance(task, Task) else None
+
+    def _overdue_after(self, server: Server, task: Task) -> float:
+        expected = task.draws / server.rate if server.rate else 1.0
+        return max(_LEAST_HEDGE, _HEDGE_FACTOR * expected)
+
+    def _send(self, server: Server, task: Task, now: float) -> None:
+        turn = self._turns[server]
+        message = wire.request(
+            self._model.name, self._model.version, task.signature, task.inputs
+        )
+        turn.in_flight += 1
+        task.copies += 1
+        server.asked += 1
+        self._operation.send(
+            server, server.predict, message, self._deadline(server, task), task
+        )
+
+    def _deadline(self, server: Server, task: Task) -> float:
+        timeout = self._fleet.timeout
+        if not task.draws or server.rate is None:
+            return timeout
+        # Others of this operation run on the same cores.
+        expected = task.draws / server.rate
+        return min(timeout, max(_LEAST_DEADLINE, _DEADLINE_FACTOR * expected))
+
+    def _probe(self, now: float) -> None:
+        """Asks servers that are not ready what they serve."""
+        for server, turn in self._turns.items():
+            if (
+                server.ready
+                or turn.gone
+                or turn.probing
+                or turn.rest_until > now
+                or turn.failures > self._fleet.retries
+            ):
+                continue
+            turn.probing = True
+            self._operation.describe(server, self._model.version)
+
+    # -- taking in -------------------------------------------------------------
+
+    def _handle(self, call: Call) -> list[Job]:
+        turn = self._turns[call.server]
+        task = call.tag
+        if not isinstance(task, Task):
+            turn.probing = False
+            if call.ok:
+                self._welcome(call)
+            else:
+                self._failed(call, turn)
+            return []
+        turn.in_flight -= 1
+        task.copies -= 1
+        if task.done:
+            return []
+        if call.ok:
+            return self._answered(call, turn, task)
+        self._failed(call, turn)
+        if not task.copies:
+            slow = kind_of(call.future) is Kind.SLOW
+            self._work.put_back(task.halves() if slow else [task])
+        return []
+
+    def _answered(self, call: Call, turn: _Turn, task: Task) -> list[Job]:
+        outputs = wire.outputs(
+            call.future.result(),
+            call.server.label,
+            task.signature,
+            self._model.version,
+            task.rows,
+            self._model.num_classes,
+        )
+        task.done = True
+        turn.failures = 0
+        turn.rest_until = 0.0
+        if task.draws:
+            call.server.measured(task.draws, call.seconds)
+            if turn.limit and task.draws >= turn.limit:
+                turn.limit *= 2
+        if task.copies:
+            self._operation.cancel(task)
+        return self._work.accept(task, outputs, call.server.label)
+
+    def _welcome(self, call: Call) -> None:
+        """A server is there, again: with the same model?"""
+        self._operation.check_described(call, self._model)
+        call.server.ready = True
+        event(logging.INFO, "server_ready", server=call.server.label)
+
+    def _failed(self, call: Call, turn: _Turn) -> None:
+        """Notes a failure; raises if trying again is no use."""
+        kind = kind_of(call.future)
+        server = call.server
+        task = call.tag if isinstance(call.tag, Task) else None
+        unable = kind is Kind.SLOW and task is not None and not task.draws
+        if kind is Kind.FINAL or unable:
+            name = task.signature if task else signature.DESCRIBE
+            raise refusal(server.label, call.future, f"`{name}`")
+        turn.words = described(server.label, call.future)
+        if kind is Kind.GONE:
+            turn.gone = True
+            server.ready = False
+        else:
+            turn.failures += 1
+            longest = min(_LONGEST_REST, _REST_BASE * 2**turn.failures)
+            rest = longest * random.uniform(0.5, 1.0)
+            turn.rest_until = time.monotonic() + rest
+        if kind is Kind.SLOW and task is not None:
+            turn.limit = max(1, task.draws // 2)
+        if kind in (Kind.AWAY, Kind.SLOW):
+            server.ready = False
+        if server.ready and turn.failures > self._fleet.retries:
+            server.ready = False
+        event(logging.WARNING, "request_failed", what=turn.words)
+
+    # -- waiting ---------------------------------------------------------------
+
+    def _hopeful(self) -> bool:
+        return any(
+            not turn.gone and turn.failures <= self._fleet.retries
+            for turn in self._turns.values()
+        )
+
+    def _patience(self, now: float) -> float | None:
+        """Seconds until something is to be done even if no answer comes."""
+        ends = [
+            turn.rest_until
+            for turn in self._turns.values()
+            if turn.rest_until > now
+            and not turn.gone
+            and turn.failures <= self._fleet.retries
+        ]
+        idle = any(
+            server.ready and not turn.in_flight
+            for server, turn in self._turns.items()
+        )
+        if idle and len(self._turns) > 1:
+            ends.append(now + _HEDGE_LOOKS)
+        return max(0.0, min(ends) - now) if ends else None
+
+    def _nobody(self) -> ServingError:
+        words = [turn.words for turn in self._turns.values() if turn.words]
+        return ServingError(
+            "no server is left: each failed "
+            f"{self._fleet.retries + 1} times in a row. " + "; ".join(words)
+        )

@@ -1,0 +1,130 @@
+"""The servers behind a client, and which version of a model they serve."""
+
+import threading
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+from tensorflow_serving.apis import model_service_pb2_grpc
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+from rs_keras.serving import channels
+from rs_keras.serving.channels import Address
+from rs_keras.serving.channels import ClientTLS
+from rs_keras.serving.channels import Endpoint
+from rs_keras.serving.served import ServedModel
+
+
+class Server:
+    """One server: its channel, and how fast it is.
+
+    Attributes:
+        label: What to call it.
+        ready: Whether it is known to serve the model, and to answer.
+        asked: Requests sent, so that all get their turn.
+        rate: Draws a second of one request; None before the first.
+    """
+
+    def __init__(self, endpoint: Endpoint, tls: ClientTLS | None) -> None:
+        self.endpoint = endpoint
+        self.label = endpoint.label
+        self.ready = False
+        self.asked = 0
+        self.rate: float | None = None
+        self._channel = channels.open_channel(endpoint, tls)
+        prediction = prediction_service_pb2_grpc.PredictionServiceStub(
+            self._channel
+        )
+        models = model_service_pb2_grpc.ModelServiceStub(self._channel)
+        self.predict = prediction.Predict
+        self.status = models.GetModelStatus
+
+    def measured(self, draws: int, seconds: float) -> None:
+        """Notes how long a request took: half of what is known is the last."""
+        rate = draws / max(seconds, 1e-3)
+        self.rate = rate if self.rate is None else (self.rate + rate) / 2
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._channel.close()
+
+
+class Fleet:
+    """The servers of a client; several operations may use it at a time.
+
+    Args:
+        addresses: Where the servers are.
+        model_name: What they are asked for.
+        version: Of the model; None for the newest that all have.
+        timeout: Seconds that one request may take.
+        retries: How often in a row a server may fail in one operation, beyond
+            the first time.
+        in_flight: Requests a server that are under way at a time.
+        tls: For encrypted connections.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        model_name: str,
+        version: int | None,
+        timeout: float,
+        retries: int,
+        in_flight: int,
+        tls: ClientTLS | None,
+    ) -> None:
+        self.addresses = tuple(addresses)
+        self.model_name = model_name
+        self.version = version
+        self.timeout = timeout
+        self.retries = retries
+        self.in_flight = in_flight
+        self.tls = tls
+        self.model: ServedModel | None = None
+        self.closed = False
+        self._servers: dict[str, Server] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def servers(self) -> list[Server]:
+        """The servers that are known now."""
+        return list(self._servers.values())
+
+    @property
+    def grows(self) -> bool:
+        """Whether a name may have got other machines since it was asked."""
+        return any(address.all_of_name for address in self.addresses)
+
+    def update(self, endpoints: Iterable[Endpoint]) -> None:
+        """Takes over the servers that the addresses lead to now."""
+        with self._lock:
+            old = self._servers
+            new = {endpoint.target: endpoint for endpoint in endpoints}
+            self._servers = {
+                target: old.get(target) or Server(endpoint, self.tls)
+                for target, endpoint in new.items()
+            }
+            for target, server in old.items():
+                if target not in new and not server.ready:
+                    server.close()
+                elif target not in new:
+                    # DNS may forget a machine that still works for a while.
+                    self._servers[target] = server
+
+    def pin(self, model: ServedModel, servers: Iterable[Server]) -> None:
+        """Says which version is asked for from now on, and who has it."""
+        for server in self.servers:
+            server.ready = False
+        for server in servers:
+            server.ready = True
+        self.model = model
+
+    def forget(self, model: ServedModel) -> None:
+        """Says that a version is gone."""
+        if self.model is model:
+            self.model = None
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self.closed = True
+        for server in self.servers:
+            server.close()

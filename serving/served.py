@@ -1,0 +1,159 @@
+"""What a fleet serves: one version of one model, as it describes itself."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rs_keras import bounds
+from rs_keras.checks import check_choice
+from rs_keras.checks import check_count
+from rs_keras.checks import check_feasible
+from rs_keras.checks import check_images
+from rs_keras.checks import check_probability
+from rs_keras.export import metadata as metadata_lib
+from rs_keras.noise import POSITION_BITS
+from rs_keras.sampling import check_on_grid
+from rs_keras.serving.failures import ServingError
+
+# Who wrote the export says nothing about what is certified.
+_NOT_COMPARED = ("library", "tensorflow", "guarantee")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A version that is served, the same on every server that was asked.
+
+    Attributes:
+        name: Of the model.
+        version: Of the model.
+        metadata: What `describe` answers: sigma, n0, n, alpha, the image's
+            shape, class names, ...
+    """
+
+    name: str
+    version: int
+    metadata: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the weights, as certification logs hold it."""
+        return self.metadata["fingerprint"]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(H, W, C)."""
+        height, width, channels = self.metadata["image"]["shape"]
+        return height, width, channels
+
+    @property
+    def input_shape(self) -> tuple[int | None, ...]:
+        """(None, H, W, C), as Keras models tell it."""
+        return (None, *self.image_shape)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return int(self.metadata["num_classes"])
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise, in pixel units."""
+        return float(self.metadata["sigma"])
+
+    @property
+    def max_n(self) -> int:
+        """The most draws a row of one request."""
+        return int(self.metadata["max_n"])
+
+    def same_as(self, other: "ServedModel") -> bool:
+        """Whether both give the same certificates, whatever the version."""
+        return not self.differences(other)
+
+    def differences(self, other: "ServedModel") -> str:
+        """Says in words what differs; empty if nothing does."""
+        mine, theirs = self.metadata, other.metadata
+        return "; ".join(
+            f"{key}: {mine.get(key)} and {theirs.get(key)}"
+            for key in sorted({*mine, *theirs})
+            if key not in _NOT_COMPARED and mine.get(key) != theirs.get(key)
+        )
+
+    def images(self, images: Any) -> np.ndarray:
+        """Returns images as this model takes them, or says what is wrong."""
+        checked = check_images(images, self.image_shape)
+        if self.metadata["noise"] == "grid-strict":
+            check_on_grid(checked)
+        return checked
+
+    def settings(
+        self,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
+        bound: str = "clopper_pearson",
+        runner_up: bool | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `certify` rests on, as `Certifier.settings` does.
+
+        What is None is as the model was exported.
+
+        Raises:
+            ValueError: If an argument is out of its range.
+        """
+        check_choice("bound", bound, [self.metadata["bound"]])
+        baked = self.metadata
+        n0 = check_count("n0", baked["n0"] if n0 is None else n0)
+        n = check_count("n", baked["n"] if n is None else n)
+        alpha = baked["alpha"] if alpha is None else alpha
+        alpha = check_probability("alpha", alpha)
+        if runner_up is None:
+            runner_up = baked["runner_up"]
+        smallest = bounds.minimum_n(alpha, bound, bool(runner_up))
+        check_feasible("n", n, alpha, smallest)
+        self.check_range("n", n0, n)
+        return {
+            "sigma": self.sigma,
+            "n0": n0,
+            "n": n,
+            "alpha": alpha,
+            "bound": bound,
+            "runner_up": bool(runner_up),
+            "noise": baked["noise"],
+            "dtype": baked["dtype"],
+        }
+
+    def check_range(self, name: str, first: int, n: int) -> None:
+        """Refuses draws that no seed addresses."""
+        size = int(np.prod(self.image_shape))
+        most = 2**POSITION_BITS // size - self.max_n
+        if first + n > most:
+            raise ValueError(
+                f"`{name}` must leave every draw below number {most} for this "
+                f"model. Received: draws {first} .. {first + n - 1}"
+            )
+
+
+def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
+    """Reads what `describe` answered.
+
+    Raises:
+        ServingError: If it is not what this library exports.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if (
+        not isinstance(found, dict)
+        or found.get("format") != metadata_lib.FORMAT
+    ):
+        raise ServingError(
+            f"{server} serves a model {name!r} of another format than "
+            f"{metadata_lib.FORMAT}; client and export must be of the same "
+            f"release of rs-keras. Received: {text[:80]!r}",
+            server=server,
+        )
+    return ServedModel(name, version, found)

@@ -1,0 +1,91 @@
+"""PredictRequests from arrays, and arrays from what comes back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
+
+from rs_keras.export import signature as signatures
+from rs_keras.serving import tensors
+from rs_keras.serving.failures import ServingError
+
+
+def request(
+    model: str, version: int, signature: str, inputs: Mapping[str, np.ndarray]
+) -> Any:
+    """Returns a `PredictRequest` for one version of a model.
+
+    Inputs travel as raw bytes, in the types that the signature names.
+    """
+    message = predict_pb2.PredictRequest()
+    message.model_spec.name = model
+    message.model_spec.version.value = version
+    message.model_spec.signature_name = signature
+    fields = signatures.SIGNATURES[signature].inputs
+    for key, field in fields.items():
+        dtype = tf.as_dtype(field.dtype)
+        array = np.ascontiguousarray(inputs[key], dtype.as_numpy_dtype)
+        proto = message.inputs[key]
+        proto.dtype = dtype.as_datatype_enum
+        for length in array.shape:
+            proto.tensor_shape.dim.add().size = length
+        proto.tensor_content = array.tobytes()
+    return message
+
+
+def outputs(
+    response: Any,
+    server: str,
+    signature: str,
+    version: int,
+    rows: int,
+    num_classes: int,
+) -> dict[str, np.ndarray]:
+    """Returns the outputs of a `PredictResponse`, checked.
+
+    Args:
+        response: What came.
+        server: Its sender, for the error.
+        signature: What was asked.
+        version: Of the model that was asked.
+        rows: How many rows were asked about.
+        num_classes: Of the model.
+
+    Raises:
+        ServingError: If it is not an answer to this: another version, an
+            output that is not there, or of another type or shape.
+    """
+    came = response.model_spec.version.value
+    if came != version:
+        raise _odd(
+            server, signature, f"version {came}, not {version}, answered"
+        )
+    found = {}
+    for key, field in signatures.SIGNATURES[signature].outputs.items():
+        if key not in response.outputs:
+            raise _odd(server, signature, f"the output {key!r} is missing")
+        try:
+            array = tensors.decode(response.outputs[key])
+        except ValueError as error:
+            raise _odd(server, signature, f"{key!r}: {error}") from error
+        dtype = tf.as_dtype(field.dtype).as_numpy_dtype
+        shape = (rows, *field.row_shape((), num_classes))
+        if array.dtype != dtype or array.shape != shape:
+            raise _odd(
+                server,
+                signature,
+                f"{key!r} is {array.dtype} {list(array.shape)}, not "
+                f"{np.dtype(dtype)} {list(shape)}",
+            )
+        found[key] = array
+    return found
+
+
+def _odd(server: str, signature: str, what: str) -> ServingError:
+    return ServingError(
+        f"{server} does not answer {signature!r} as an export of rs-keras "
+        f"does: {what}",
+        server=server,
+    )
