@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := quickstart
 
-.PHONY: help setup quickstart test lint format types wheel lock benchmarks clean
+.PHONY: help setup quickstart test lint format types wheel lock benchmarks soak clean
 
 help:
 	@echo "make quickstart   set up, train, certify, print the table, draw the curve"
@@ -16,6 +16,7 @@ help:
 	@echo "make types        mypy on the package as it installs"
 	@echo "make wheel        build the wheel, certify with it in a fresh venv"
 	@echo "make benchmarks   print every benchmark's ratios (takes a while)"
+	@echo "make soak         what requests, reloads and lost clients leave in a server"
 
 setup: $(VENV)/.installed
 
@@ -63,6 +64,9 @@ lock:
 
 benchmarks: setup
 	for file in benchmarks/*.py; do $(BIN)/python $$file; done
+
+soak: setup
+	$(BIN)/python benchmarks/server.py --soak
 
 clean:
 	rm -rf build dist *.egg-info $(RUN)

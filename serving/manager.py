@@ -33,7 +33,6 @@ class ModelManager:
     Args:
         metrics: Where loads and warm-ups are counted.
         run_warmup: Whether to run the warm-up requests of an export.
-        threads: See `SessionModel`.
         load_retries: How often a version that appears later is tried again.
         retry_seconds: The pause in between.
         allow_unavailable_labels: Whether a label may name a version that is
@@ -44,14 +43,12 @@ class ModelManager:
         self,
         metrics: Metrics,
         run_warmup: bool = True,
-        threads: int = 0,
         load_retries: int = 5,
         retry_seconds: float = 60.0,
         allow_unavailable_labels: bool = False,
     ) -> None:
         self._metrics = metrics
         self._run_warmup = run_warmup
-        self._threads = threads
         self._load_retries = load_retries
         self._retry_seconds = retry_seconds
         self._allow_unavailable_labels = allow_unavailable_labels
@@ -293,7 +290,7 @@ class ModelManager:
 
     def _load_model(self, directory: str) -> SessionModel:
         try:
-            model = SessionModel(directory, self._threads)
+            model = SessionModel(directory)
         except StatusError as error:
             self._metrics.count(names.LOAD_ATTEMPTS, directory, error.code.name)
             raise

@@ -46,24 +46,17 @@ class SessionModel:
 
     Args:
         directory: A SavedModel with the tag `serve`.
-        threads: Of the intra- and inter-op pools; 0 lets TensorFlow choose.
 
     Raises:
         StatusError: If it cannot be loaded, with TF Serving's status.
     """
 
-    def __init__(self, directory: str, threads: int = 0) -> None:
+    def __init__(self, directory: str) -> None:
         meta_graph = _read_meta_graph(directory)
         self.signatures = dict(meta_graph.signature_def)
         self._private = _HAS_PRIVATE_API
         self._graph = tf.Graph()
-        self._session = tf.compat.v1.Session(
-            graph=self._graph,
-            config=tf.compat.v1.ConfigProto(
-                intra_op_parallelism_threads=threads,
-                inter_op_parallelism_threads=threads,
-            ),
-        )
+        self._session = tf.compat.v1.Session(graph=self._graph)
         try:
             with self._graph.as_default():
                 tf.import_graph_def(meta_graph.graph_def, name="")

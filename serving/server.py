@@ -1,5 +1,6 @@
 """TF Serving's gRPC API in this process, for laptops, notebooks and tests."""
 
+import logging
 import os
 import socket
 import stat
@@ -19,6 +20,7 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from rs_keras.serving import config as configs
 from rs_keras.serving.config import Versions
+from rs_keras.serving.log import event
 from rs_keras.serving.manager import ModelManager
 from rs_keras.serving.metrics import Metrics
 from rs_keras.serving.metrics import MetricsEndpoint
@@ -80,7 +82,6 @@ class EmbeddedServer:
         tls: A `TLS`, for encrypted connections.
         metrics_port: Where Prometheus finds the metrics; 0 for any free port.
         warmup: Whether to run an export's warm-up requests.
-        threads: Of TensorFlow's pools; 0 lets it choose.
         allow_unavailable_labels: Whether a config file may label a version
             before it serves (`--allow_version_labels_for_unavailable_models`).
         load_retries: How often a version that appears while the server runs
@@ -121,7 +122,6 @@ class EmbeddedServer:
         tls: TLS | None = None,
         metrics_port: int | None = None,
         warmup: bool = True,
-        threads: int = 0,
         allow_unavailable_labels: bool = False,
         load_retries: int = 5,
         load_retry_seconds: float = 60.0,
@@ -136,7 +136,6 @@ class EmbeddedServer:
         _check_port("metrics_port", metrics_port)
         _check_number("poll_seconds", poll_seconds, 0)
         _check_number("config_poll_seconds", config_poll_seconds, 0)
-        _check_number("threads", threads, 0)
         _check_number("load_retries", load_retries, 0)
         _check_number("load_retry_seconds", load_retry_seconds, 0)
         if max_concurrency is None:
@@ -166,7 +165,6 @@ class EmbeddedServer:
         self._manager = ModelManager(
             self._metrics,
             run_warmup=warmup,
-            threads=threads,
             allow_unavailable_labels=allow_unavailable_labels,
             load_retries=load_retries,
             retry_seconds=load_retry_seconds,
@@ -175,6 +173,7 @@ class EmbeddedServer:
         self._model_name = model_name
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._complaint = ""
         self._bound_port: int | None = None
         self._grpc: grpc.Server | None = None
         self._pool: ThreadPool | None = None
@@ -298,9 +297,16 @@ class EmbeddedServer:
             )
 
     def _reload(self) -> None:
-        if self._config_file is not None:
-            config = configs.read(self._config_file)
+        """Reads the config file again; says once what is wrong with it."""
+        complaint = ""
+        try:
+            config = configs.read(self._config_file or "")
             self._manager.apply(config.model_config_list)
+        except (OSError, ValueError, StatusError) as error:
+            complaint = str(error)
+        if complaint and complaint != self._complaint:
+            event(logging.ERROR, "config_refused", error=complaint)
+        self._complaint = complaint
 
     def _listen(self) -> None:
         self._pool = ThreadPool(self._max_concurrency + _SPARE_THREADS)

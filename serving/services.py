@@ -50,24 +50,23 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Runs one signature."""
-        start = time.monotonic()
-        # Names of the clients' invention would fill the memory.
         name = request.model_spec.name
+        # Names of the clients' invention would fill the memory.
         label = name if self._manager.known(name) else ""
 
-        def record(status: str) -> None:
+        def record(status: str, seconds: float) -> None:
             self._metrics.count(names.REQUEST_COUNT, label, status)
             if status == "OK":
                 self._metrics.observe(
-                    names.REQUEST_LATENCY,
-                    time.monotonic() - start,
-                    label,
-                    "Predict",
-                    "GRPC",
+                    names.REQUEST_LATENCY, seconds, label, "Predict", "GRPC"
                 )
 
         return _answer(
-            context, "Predict", lambda: self._predict(request, context), record
+            context,
+            "Predict",
+            name,
+            lambda: self._predict(request, context),
+            record,
         )
 
     def GetModelMetadata(
@@ -75,7 +74,10 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     ) -> Any:
         """Tells the signatures of a model."""
         return _answer(
-            context, "GetModelMetadata", lambda: self._metadata(request)
+            context,
+            "GetModelMetadata",
+            request.model_spec.name,
+            lambda: self._metadata(request),
         )
 
     def Classify(self, request: Any, context: grpc.ServicerContext) -> Any:
@@ -178,7 +180,12 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
         self, request: Any, context: grpc.ServicerContext
     ) -> Any:
         """Tells the state of a model's versions, the latest first."""
-        return _answer(context, "GetModelStatus", lambda: self._status(request))
+        return _answer(
+            context,
+            "GetModelStatus",
+            request.model_spec.name,
+            lambda: self._status(request),
+        )
 
     def HandleReloadConfigRequest(
         self, request: Any, context: grpc.ServicerContext
@@ -187,6 +194,7 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
         return _answer(
             context,
             "HandleReloadConfigRequest",
+            "",
             lambda: self._reload(request),
         )
 
@@ -244,9 +252,13 @@ def _require_spec(request: Any) -> None:
 def _answer(
     context: grpc.ServicerContext,
     api: str,
+    model: str,
     call: Callable[[], Any],
-    record: Callable[[str], None] = lambda status: None,
+    record: Callable[[str, float], None] | None = None,
 ) -> Any:
+    """Answers with what `call` returns, or ends with the status it raises."""
+    start = time.monotonic()
+    response, failure = None, None
     try:
         response = call()
     except StatusError as error:
@@ -255,13 +267,21 @@ def _answer(
         # Every request gets a status, and no failure ends the server.
         event(logging.ERROR, "request_crashed", api=api, error=repr(error))
         failure = StatusError(grpc.StatusCode.INTERNAL, repr(error))
-    else:
-        record("OK")
-        event(logging.DEBUG, "request", api=api, status="OK")
-        return response
-    record(failure.code.name)
-    event(logging.DEBUG, "request", api=api, status=str(failure))
-    context.abort(failure.code, failure.details)
+    seconds = time.monotonic() - start
+    status = failure.code.name if failure else "OK"
+    if record is not None:
+        record(status, seconds)
+    event(
+        logging.DEBUG,
+        "request",
+        api=api,
+        model=model,
+        status=status,
+        seconds=round(seconds, 6),
+    )
+    if failure is not None:
+        context.abort(failure.code, failure.details)
+    return response
 
 
 def _refuse(context: grpc.ServicerContext, api: str) -> None:
