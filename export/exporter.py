@@ -118,6 +118,7 @@ def export_certifier(
         check_count("version", version)
     base = versions.check_target(directory, version)
     shape = image_shape_of(certifier.model, image_shape)
+    settings.check_image_shape(shape)
     sampler = certifier.sampler(shape)
     settings.check_classes(sampler.num_classes)
     requests = warmup_lib.requests(sampler, settings)

@@ -16,8 +16,8 @@ import tensorflow as tf
 from rs_keras import bounds
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
+from rs_keras.export.settings import addressed_draws
 from rs_keras.export.weights import ConcreteFunction
-from rs_keras.noise import POSITION_BITS
 from rs_keras.sampling import OFF_GRID
 from rs_keras.sampling import Sampler
 from rs_keras.verdicts import decide_label
@@ -72,10 +72,7 @@ class CertifierGraph:
         self._new_seeds = (
             _fresh_seeds if settings.seed == "fresh" else _keyed_seeds()
         )
-        # The seed addresses this many positions; a draw takes at most one for
-        # each number in it.
-        size = int(np.prod(sampler.image_shape))
-        self._most_draws = 2**POSITION_BITS // size
+        self._most_draws = addressed_draws(sampler.image_shape)
 
     def concrete_functions(self) -> dict[str, ConcreteFunction]:
         """Returns a traced function for each signature."""
@@ -152,7 +149,11 @@ class CertifierGraph:
         n: tf.Tensor,
         alpha: tf.Tensor,
     ) -> Outputs:
-        """CERTIFY with numbers and seed of the client's, row by row."""
+        """CERTIFY with numbers and seed of the client's, row by row.
+
+        The limit of draws holds for each round; the votes of a round say how
+        many it made.
+        """
         sound = self._accepts(images) & _is_probability(alpha)
         sound &= (n0 > 0) & (n > 0)
         n0, n = self._draws(sound, n0), self._draws(sound, n)

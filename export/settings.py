@@ -1,5 +1,7 @@
 """What an export bakes in besides the certifier."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rs_keras import bounds
@@ -7,8 +9,17 @@ from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
 from rs_keras.checks import check_probability
+from rs_keras.noise import POSITION_BITS
 
 SEEDS = ("fresh", "keyed")
+
+
+def addressed_draws(image_shape: Sequence[int]) -> int:
+    """Returns how many draws of such an image a seed can tell apart.
+
+    A draw takes at most one position for each number in it.
+    """
+    return int(2**POSITION_BITS // math.prod(image_shape))
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,15 @@ class Settings:
             raise ValueError(
                 "`class_names` must be strings, one a class. "
                 f"Received: class_names={names!r}"
+            )
+
+    def check_image_shape(self, image_shape: Sequence[int]) -> None:
+        """Refuses more draws, in two rounds, than a seed has numbers for."""
+        most = addressed_draws(image_shape) // 2
+        if self.max_n > most:
+            raise ValueError(
+                f"`max_n` must be <= {most} for images of shape "
+                f"{list(image_shape)}. Received: max_n={self.max_n}"
             )
 
     def check_classes(self, num_classes: int) -> None:

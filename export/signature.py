@@ -24,8 +24,6 @@ DESCRIBE = "describe"
 PREDICT_BYTES = "predict_bytes"
 CERTIFY_BYTES = "certify_bytes"
 
-# The label of a row that abstains.
-ABSTAIN = -1
 # The `k2` of a row that wants the bound on one class alone.
 NO_RUNNER_UP = -1
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import session_capi
+import tensorflow as tf
 from PIL import Image
 from scipy import stats
 
@@ -18,6 +19,7 @@ SHAPE = (8, 8, 3)
 CLASSES = 4
 SIGMA = 0.5
 N0, N, ALPHA, PREDICT_N, MAX_N = 20, 300, 1e-3, 100, 500
+ROWS = 200
 SEEDS = np.array([[11, -5], [3, 2**62], [-(2**63), 0]])
 PIECES = [(0, 37), (37, 213), (250, 1), (251, 49)]
 BOUNDS = [
@@ -151,6 +153,7 @@ def requests():
         "predict": ("predict", {"images": x}),
         "predict again": ("predict", {"images": x}),
         "predict twins": ("predict", {"images": x[[0, 0]]}),
+        "many": ("predict", {"images": x[[0] * ROWS]}),
         "default": ("serving_default", {"images": x}),
         "certify": ("certify", {"images": x}),
         "certify_with": ("certify_with", certify_with_request()),
@@ -220,6 +223,8 @@ def test_a_signature_is_what_its_definition_says(name, version):
     ):
         assert sorted(fields) == sorted(found)
         for alias, field in fields.items():
+            dtype = tf.as_dtype(field.dtype).as_datatype_enum
+            assert found[alias].dtype == dtype
             sizes = [d.size for d in found[alias].tensor_shape.dim]
             assert sizes == [-1, *field.row_shape(SHAPE, CLASSES)]
 
@@ -431,3 +436,15 @@ def test_without_a_seed_nothing_repeats(served, elsewhere):
     again = [served[name]["counts"] for name in names[:2]]
     assert (again[0] != again[1]).any()
     assert (again[0] != elsewhere["counts"]).any()
+
+
+def test_counts_scatter_as_independent_draws_do(served):
+    """The variance of Binomial(n, p): less or more is noise that is shared."""
+    counts = served["many"]["counts"]
+    p = counts.mean(0) / PREDICT_N
+    top = counts.mean(0).argmax()
+    variance = PREDICT_N * p[top] * (1 - p[top])
+    chi2 = (ROWS - 1) * counts[:, top].var(ddof=1) / variance
+    # The noise is new each time; one run in a hundred million is outside.
+    low, high = stats.chi2.ppf([5e-9, 1 - 5e-9], ROWS - 1)
+    assert low < chi2 < high
