@@ -17,6 +17,7 @@ from rs_keras.checks import check_positive
 from rs_keras.classifiers import as_logits
 from rs_keras.classifiers import count_classes
 from rs_keras.classifiers import probe
+from rs_keras.ensembles import soft_predict
 from rs_keras.sampling import NOISE_MODES
 from rs_keras.sampling import Sampler
 from rs_keras.sampling import check_on_grid
@@ -117,6 +118,48 @@ class SmoothedClassifier:
         images, graphs = self._prepare(images)
         seeds = self._seeds(seed, images)
         return self._sum(graphs.count, images, seeds, first, n)
+
+    def soft_predict(
+        self,
+        images: Any,
+        n: int = 100,
+        beta: float = 1.0,
+        seed: Seed = None,
+    ) -> tf.Tensor:
+        """The mean soft prediction under noise, differentiable.
+
+        softmax(beta * logits), averaged over n draws: for gradients of the
+        smoothed classifier, to attack or to explain it. Not a certificate.
+
+        Args:
+            images: [B, H, W, C], in [0, 1]; a tensor that a gradient is taken
+                of, or anything that the other methods take.
+            n: Draws an image, >= 1.
+            beta: Inverse temperature, > 0.
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
+
+        Returns:
+            float32 [B, num_classes].
+
+        Example:
+
+        >>> import tensorflow as tf
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+        >>> image = tf.fill([1, 4, 4, 3], 0.5)
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(image)
+        ...     p = certifier.soft_predict(image, n=50, seed=7)[0, 0]
+        >>> bool(tape.gradient(p, image)[0, 0, 0, 0] > 0)
+        True
+        """
+        n = check_count("n", n)
+        beta = check_positive("beta", beta)
+        checked, graphs = self._prepare(images, soft=True)
+        seeds = tf.constant(self._seeds(seed, checked))
+        if not tf.is_tensor(images) or images.dtype != tf.float32:
+            images = tf.constant(checked)
+        return soft_predict(graphs.sampler, images, seeds, n, beta)
 
     def _graphs_for(self, shape: tuple[int, ...]) -> _Graphs:
         if shape not in self._graphs:
