@@ -29,12 +29,13 @@ from rs_keras import models  # noqa: E402
 JPEG_SHAPE = (375, 500, 3)
 JPEG_FILES = 64
 
-# Batch, steps to time, arguments of the network.
+# Batch; steps to time of the pipeline, more than its buffers hold, and of the
+# network; arguments of the network.
 SIZES = {
-    "fashion_mini": (256, 40, {}),
-    "mnist": (256, 40, {}),
-    "cifar10": (128, 3, {"depth": 20}),
-    "imagenet2012": (8, 1, {}),
+    "fashion_mini": (256, 160, 40, {}),
+    "mnist": (256, 160, 40, {}),
+    "cifar10": (128, 300, 3, {"depth": 20}),
+    "imagenet2012": (8, 60, 1, {}),
 }
 
 
@@ -76,7 +77,7 @@ def sgd_step(model):
     return step
 
 
-def measure(name, batch, steps, rounds, data_dir=None, **network):
+def measure(name, batch, ahead, steps, rounds, data_dir=None, **network):
     """Returns images/s of each part, by name."""
     model = models.for_dataset(name, **network)
     forward = tf.function(lambda x: model(x, training=False))
@@ -84,10 +85,8 @@ def measure(name, batch, steps, rounds, data_dir=None, **network):
     alone = endless(name, batch, data_dir)
     feeding = endless(name, batch, data_dir)
     images, labels = next(alone)
-    # A network that is slow next to its pipeline needs fewer steps to time,
-    # and the pipeline more than its buffers hold.
     work = {
-        "pipeline": (4 * steps, lambda: next(alone)[1]),
+        "pipeline": (ahead, lambda: next(alone)[1]),
         "forward": (steps, lambda: forward(images)),
         "training": (steps, lambda: step(images, labels)),
         "fed": (steps, lambda: step(*next(feeding))),
@@ -118,11 +117,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         write_photographs(folder)
         for name in args.names or SIZES:
-            batch, steps, more = SIZES[name]
+            batch, ahead, steps, more = SIZES[name]
             if name == "imagenet2012":
                 more = {"data_dir": folder}
             try:
-                found = measure(name, batch, steps, args.rounds, **more)
+                found = measure(name, batch, ahead, steps, args.rounds, **more)
             except OSError as error:
                 print(f"{name}: left out ({error})")
                 continue
