@@ -11,21 +11,19 @@ from rs_keras.certificate import Prediction
 from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
-from rs_keras.checks import check_positive
 from rs_keras.checks import check_probability
-from rs_keras.checks import check_up_to
 from rs_keras.decision import Decision
 from rs_keras.decision import decide_on_host
+from rs_keras.decision import decision_settings
 from rs_keras.decision import decision_tables
-from rs_keras.planning import PILOT
 from rs_keras.planning import planned
+from rs_keras.rounds import BOUNDS
+from rs_keras.rounds import certificate_settings
 from rs_keras.seeds import Seed
 from rs_keras.smoothed import SmoothedClassifier
 from rs_keras.verdicts import decide_label
 from rs_keras.verdicts import soft_certificate
 from rs_keras.verdicts import vote_certificate
-
-BOUNDS = ("clopper_pearson", "hoeffding", "bernstein")
 
 
 class Certifier(SmoothedClassifier):
@@ -272,16 +270,15 @@ class Certifier(SmoothedClassifier):
             return self._sum(graphs.count, images[rows], seeds[rows], first, n)
 
         found = decide_on_host(draw, len(images), tables, self.sigma)
-        settings = {
-            "sigma": self.sigma,
-            "radii": tables.radii.tolist(),
-            "n0": tables.selection,
-            "n_max": int(n_max),
-            "alpha": float(alpha),
-            "runner_up": bool(runner_up),
-            "noise": self.noise,
-            "dtype": self.dtype or "float32",
-        }
+        settings = decision_settings(
+            tables,
+            self.sigma,
+            alpha,
+            n_max,
+            runner_up,
+            self.noise,
+            self.dtype or "float32",
+        )
         return Decision(**found, seed=seeds, settings=settings)
 
     def max_possible_radius(
@@ -320,37 +317,18 @@ class Certifier(SmoothedClassifier):
 
         The arguments and errors are those of `certify`.
         """
-        check_count("n0", n0)
-        check_count("n", n)
-        check_probability("alpha", alpha)
-        check_choice("bound", bound, BOUNDS)
-        check_positive("beta", beta)
-        soft = bound != "clopper_pearson"
-        if soft and runner_up:
-            raise ValueError(
-                "`runner_up` must be False for soft bounds, which bound one "
-                f"class only. Received: runner_up={runner_up}, bound={bound!r}"
-            )
-        smallest = bounds.minimum_n(alpha, bound, runner_up)
-        check_feasible("n", n, alpha, smallest)
-        settings = {
-            "sigma": self.sigma,
-            "n0": int(n0) if tolerance is None else PILOT,
-            "n": int(n),
-            "alpha": float(alpha),
-            "bound": bound,
-            "runner_up": bool(runner_up),
-            "noise": self.noise,
-            "dtype": self.dtype or "float32",
-        }
-        if soft:
-            settings["beta"] = float(beta)
-        limit = self.max_possible_radius(n, alpha, bound, runner_up)
-        if tolerance is not None:
-            settings["tolerance"] = check_up_to("tolerance", tolerance, limit)
-        if max_radius is not None:
-            check_positive("max_radius", max_radius)
-            settings["max_radius"] = check_up_to(
-                "max_radius", max_radius, limit
-            )
-        return settings
+        return certificate_settings(
+            {
+                "sigma": self.sigma,
+                "noise": self.noise,
+                "dtype": self.dtype or "float32",
+            },
+            n0,
+            n,
+            alpha,
+            bound,
+            beta,
+            runner_up,
+            tolerance,
+            max_radius,
+        )

@@ -8,6 +8,7 @@ calls them between calls that are short enough to be stopped.
 """
 
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,6 +105,28 @@ def decision_tables(
     return one_count(radii, sigma, alpha, n_max, n0)
 
 
+def decision_settings(
+    tables: Tables,
+    sigma: float,
+    alpha: float,
+    n_max: int,
+    runner_up: bool,
+    noise: str,
+    dtype: str,
+) -> dict[str, Any]:
+    """Returns what a decision rests on."""
+    return {
+        "sigma": sigma,
+        "radii": tables.radii.tolist(),
+        "n0": tables.selection,
+        "n_max": int(n_max),
+        "alpha": float(alpha),
+        "runner_up": bool(runner_up),
+        "noise": noise,
+        "dtype": dtype,
+    }
+
+
 @lru_cache(maxsize=256)
 def _largest(
     sigma: float, alpha: float, n_max: int, runner_up: bool, n0: int
@@ -177,19 +200,36 @@ def decide_on_host(
     Returns:
         As `decide_in_graph`.
     """
+    steps = decision_steps(rows, tables, sigma)
+    wanted = next(steps)
+    while True:
+        try:
+            wanted = steps.send(draw(*wanted))
+        except StopIteration as stop:
+            return stop.value
+
+
+def decision_steps(
+    rows: int, tables: Tables, sigma: float
+) -> Generator[tuple[np.ndarray, int, int], np.ndarray, dict[str, np.ndarray]]:
+    """Decides for whoever makes the draws: here or elsewhere, now or later.
+
+    Yields what `draw` of `decide_on_host` is called with, is sent what it
+    returns, and returns what `decide_on_host` does.
+    """
     active = np.arange(rows)
     label = np.full(rows, ABSTAIN, np.int64)
     accepted = np.zeros(rows, np.int64)
     drawn = np.full(rows, tables.selection, np.int64)
     if tables.selection:
-        label = draw(active, 0, tables.selection).argmax(-1)
+        votes = yield active, 0, tables.selection
+        label = votes.argmax(-1)
     looks = tables.looks.tolist()
-    counts = draw(active, tables.selection, looks[0])
+    counts = yield active, tables.selection, looks[0]
     done = looks[0]
     for look, n in enumerate(looks):
         if look:
-            step = draw(active, tables.selection + done, n - done)
-            counts[active] += step
+            counts[active] += yield active, tables.selection + done, n - done
         done = n
         drawn[active] = tables.selection + done
         verdict = _verdict_at(tables, sigma, look, _ONE_COUNT, _TWO_COUNT)
