@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from rs_keras.certificate import Certificate
 from rs_keras.certificate import Prediction
+from rs_keras.decision import Decision
 from rs_keras.serving import drivers
 from rs_keras.serving import questions
 from rs_keras.serving.client import fleet_of
@@ -84,6 +86,16 @@ class AsyncCertificationClient:
         """As `CertificationClient.certify`."""
         return await self._run(
             lambda operation: questions.certify(operation, images, **arguments)
+        )
+
+    async def decide(
+        self, images: Any, radius: float | Sequence[float], **arguments: Any
+    ) -> Decision:
+        """As `CertificationClient.decide`."""
+        return await self._run(
+            lambda operation: questions.decide(
+                operation, images, radius, **arguments
+            )
         )
 
     async def certify_each(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 from typing import Self
@@ -12,7 +13,8 @@ from rs_keras.certificate import Certificate
 from rs_keras.certificate import Prediction
 from rs_keras.checks import check_count
 from rs_keras.checks import check_positive
-from rs_keras.noise import Seed
+from rs_keras.decision import Decision
+from rs_keras.seeds import Seed
 from rs_keras.serving import channels
 from rs_keras.serving import drivers
 from rs_keras.serving import questions
@@ -120,12 +122,16 @@ class CertificationClient:
         bound: str = "clopper_pearson",
         beta: float = 1.0,
         runner_up: bool | None = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
     ) -> dict[str, Any]:
         """Returns what `certify` would rest on, as `Certifier.settings`.
 
         The arguments and errors are those of `certify`.
         """
-        rounds = Rounds(n0, n, alpha, bound, beta, runner_up)
+        rounds = Rounds(
+            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
+        )
         return rounds.settings(self.model)
 
     def sample(
@@ -177,6 +183,8 @@ class CertificationClient:
         bound: str = "clopper_pearson",
         beta: float = 1.0,
         runner_up: bool | None = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
         seed: Seed = None,
         chunk: int | None = None,
         progress: Progress | None = None,
@@ -199,6 +207,9 @@ class CertificationClient:
             beta: Of soft bounds, which are not served.
             runner_up: Whether to bound the second class, too; see
                 `Certifier.certify`.
+            tolerance: Radius that an image may lose for fewer draws; see
+                `Certifier.certify`.
+            max_radius: Radii above it are given as it is.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
             chunk: Draws a request; None takes about a second's.
             progress: Is called with (draws made, draws in all) after each
@@ -221,7 +232,42 @@ class CertificationClient:
                 bound,
                 beta,
                 runner_up,
+                tolerance,
+                max_radius,
                 seed,
+                chunk,
+                progress,
+            )
+        )
+
+    def decide(
+        self,
+        images: Any,
+        radius: float | Sequence[float],
+        alpha: float | None = None,
+        n_max: int = 100_000,
+        runner_up: bool | None = None,
+        seed: Seed = None,
+        n0: int | None = None,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> Decision:
+        """Decides whether each image keeps its label within a radius.
+
+        As `Certifier.decide`, with the draws made by all servers. None is as
+        exported; `chunk` and `progress` are as in `certify`, and how many
+        draws there will be is not known.
+        """
+        return self._run(
+            lambda operation: questions.decide(
+                operation,
+                images,
+                radius,
+                alpha,
+                n_max,
+                runner_up,
+                seed,
+                n0,
                 chunk,
                 progress,
             )
@@ -236,6 +282,8 @@ class CertificationClient:
         bound: str = "clopper_pearson",
         beta: float = 1.0,
         runner_up: bool | None = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
         chunk: int | None = None,
     ) -> Iterator[tuple[Any, Certificate]]:
         """Certifies images as they come, several at a time.
@@ -250,13 +298,17 @@ class CertificationClient:
             bound: See `certify`.
             beta: See `certify`.
             runner_up: See `certify`.
+            tolerance: See `certify`.
+            max_radius: See `certify`.
             chunk: See `certify`.
 
         Yields:
             (key, certificate of one row), in the order in which they are
             finished. All are of one version of the model.
         """
-        rounds = Rounds(n0, n, alpha, bound, beta, runner_up)
+        rounds = Rounds(
+            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
+        )
         pinned = self.model
         rounds.settings(pinned)
         jobs = drivers.iterate(

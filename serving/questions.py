@@ -5,8 +5,11 @@ from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import asdict
 from dataclasses import dataclass
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,11 +19,16 @@ from rs_keras.certificate import Prediction
 from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
 from rs_keras.checks import check_not_negative
-from rs_keras.checks import check_positive
 from rs_keras.checks import check_probability
+from rs_keras.decision import Decision
+from rs_keras.decision import decision_settings
+from rs_keras.decision import decision_steps
+from rs_keras.decision import decision_tables
 from rs_keras.export import signature
-from rs_keras.noise import Seed
 from rs_keras.noise import as_seeds
+from rs_keras.planning import planned
+from rs_keras.seeds import Seed
+from rs_keras.sequential import Tables
 from rs_keras.serving.failures import ServingError
 from rs_keras.serving.fanout import FanOut
 from rs_keras.serving.operation import Operation
@@ -59,15 +67,12 @@ class Rounds:
     bound: str = "clopper_pearson"
     beta: float = 1.0
     runner_up: bool | None = None
-
-    def __post_init__(self) -> None:
-        check_positive("beta", self.beta)
+    tolerance: float | None = None
+    max_radius: float | None = None
 
     def settings(self, model: ServedModel) -> dict[str, Any]:
         """Returns the numbers for a model, checked."""
-        return model.settings(
-            self.n0, self.n, self.alpha, self.bound, self.runner_up
-        )
+        return model.settings(**asdict(self))
 
 
 def model(operation: Operation) -> Asking:
@@ -101,14 +106,13 @@ def sample(
     """Asks for the votes of draws first .. first+n-1: int64 [B, C]."""
     n = check_count("n", n)
     first = check_count("first", first, 0)
+
+    def plan(model: ServedModel) -> Plan:
+        model.check_range("n", first, n)
+        return Plan(lambda: _one_range(first, n), n)
+
     _, jobs = yield from _sampled(
-        operation,
-        images,
-        seed,
-        lambda model: _one_range(model, first, n),
-        chunk,
-        progress,
-        lambda model: n,
+        operation, images, seed, plan, chunk, progress
     )
     return np.stack([job.result for job in jobs])
 
@@ -130,22 +134,19 @@ def predict(
         )
 
     def numbers(model: ServedModel) -> tuple[int, float]:
-        baked = model.metadata
-        draws = check_count("n", baked["predict_n"] if n is None else n)
-        error = baked["alpha"] if alpha is None else alpha
-        error = check_probability("alpha", error)
+        error = check_probability("alpha", model.baked("alpha", alpha))
+        draws = check_count("n", model.baked("predict_n", n))
         smallest = bounds.minimum_n(error, "predict")
         check_feasible("n", draws, error, smallest)
+        model.check_range("n", 0, draws)
         return draws, error
 
+    def plan(model: ServedModel) -> Plan:
+        draws, _ = numbers(model)
+        return Plan(lambda: _one_range(0, draws), draws)
+
     served, jobs = yield from _sampled(
-        operation,
-        images,
-        seed,
-        lambda model: _one_range(model, 0, numbers(model)[0]),
-        chunk,
-        progress,
-        lambda model: numbers(model)[0],
+        operation, images, seed, plan, chunk, progress
     )
     counts = np.stack([job.result for job in jobs])
     label, p_value = decide_label(counts, numbers(served)[1])
@@ -162,31 +163,81 @@ def certify(
     bound: str = "clopper_pearson",
     beta: float = 1.0,
     runner_up: bool | None = None,
+    tolerance: float | None = None,
+    max_radius: float | None = None,
     seed: Seed = None,
     chunk: int | None = None,
     progress: Progress | None = None,
 ) -> Asking:
     """Asks for certificates: a `Certificate`."""
-    rounds = Rounds(n0, n, alpha, bound, beta, runner_up)
+    rounds = Rounds(n0, n, alpha, bound, beta, runner_up, tolerance, max_radius)
     if rounds == Rounds() and seed is None and chunk is None:
         served, found = yield from _single(operation, images, signature.CERTIFY)
         _require_all(found["n"], served.metadata["n"])
         return _certificate_of(served, served.settings(), **found)
 
-    def draws(model: ServedModel) -> int:
-        settings = rounds.settings(model)
-        return int(settings["n0"] + settings["n"])
-
     served, jobs = yield from _sampled(
         operation,
         images,
         seed,
-        lambda model: _two_rounds(rounds.settings(model)),
+        lambda model: _rounds_plan(model, rounds.settings(model)),
         chunk,
         progress,
-        draws,
     )
     return _certificate(served, rounds.settings(served), jobs)
+
+
+def decide(
+    operation: Operation,
+    images: Any,
+    radius: float | Sequence[float],
+    alpha: float | None = None,
+    n_max: int = 100_000,
+    runner_up: bool | None = None,
+    seed: Seed = None,
+    n0: int | None = None,
+    chunk: int | None = None,
+    progress: Progress | None = None,
+) -> Asking:
+    """Asks whether images keep their label within a radius: a `Decision`."""
+
+    def arguments(model: ServedModel) -> tuple[float, int, bool]:
+        return (
+            model.baked("alpha", alpha),
+            n_max,
+            bool(model.baked("runner_up", runner_up)),
+        )
+
+    def tables_of(model: ServedModel) -> Tables:
+        return decision_tables(
+            radius, model.sigma, *arguments(model), model.baked("n0", n0)
+        )
+
+    def plan(model: ServedModel) -> Plan:
+        tables = tables_of(model)
+        model.check_range("n_max", 0, n_max)
+        return Plan(lambda: _deciding(tables, model.sigma), None)
+
+    served, jobs = yield from _sampled(
+        operation, images, seed, plan, chunk, progress
+    )
+    facts = served.metadata
+    settings = decision_settings(
+        tables_of(served),
+        served.sigma,
+        *arguments(served),
+        facts["noise"],
+        facts["dtype"],
+    )
+    found = {
+        name: np.concatenate([job.result[name] for job in jobs])
+        for name in jobs[0].result
+    }
+    return Decision(
+        **found,
+        seed=np.stack([job.seed for job in jobs]),
+        settings=_named(served, settings),
+    )
 
 
 def certify_each(
@@ -200,7 +251,7 @@ def certify_each(
 
     A stream is about one version: what was given out cannot be taken back.
     """
-    settings = rounds.settings(pinned)
+    plan = _rounds_plan(pinned, rounds.settings(pinned))
 
     def jobs() -> Iterator[Job]:
         for key, image, seed in examples:
@@ -212,7 +263,7 @@ def certify_each(
                     f"Received: shape={list(image.shape)}"
                 )
             pair = as_seeds(None if seed is None else np.atleast_2d(seed), 1)
-            yield Job(key, image[0], pair[0], _two_rounds(settings))
+            yield Job(key, image[0], pair[0], plan.steps())
 
     def make(model: ServedModel) -> Sampling:
         if model is not pinned:
@@ -237,17 +288,59 @@ def certificate_of_job(
 # -- how draws are asked for ---------------------------------------------------
 
 
-def _one_range(model: ServedModel, first: int, n: int) -> Steps:
-    model.check_range("n", first, n)
+class Plan(NamedTuple):
+    """What each image is put through, and its draws if they are known."""
+
+    steps: Callable[[], Steps]
+    draws: int | None
+
+
+def _one_range(first: int, n: int) -> Steps:
     (counts,) = yield [Range(first, n)]
     return counts
 
 
-def _two_rounds(settings: dict[str, Any]) -> Steps:
-    """Selection and estimation: neither waits for the other."""
+def _rounds_plan(model: ServedModel, settings: dict[str, Any]) -> Plan:
     n0, n = settings["n0"], settings["n"]
+    if "tolerance" in settings:
+        return Plan(lambda: _planned_round(model.sigma, settings), None)
+    return Plan(lambda: _two_rounds(n0, n), n0 + n)
+
+
+def _two_rounds(n0: int, n: int) -> Steps:
+    """Selection and estimation: neither waits for the other."""
     selection, counts = yield [Range(0, n0), Range(n0, n)]
     return selection, counts, n
+
+
+def _planned_round(sigma: float, settings: dict[str, Any]) -> Steps:
+    """Selection, which says how many draws the estimation takes."""
+    n0 = settings["n0"]
+    (selection,) = yield [Range(0, n0)]
+    (n,) = planned(
+        selection[None],
+        settings["n"],
+        settings["alpha"],
+        sigma,
+        settings["bound"],
+        settings["runner_up"],
+        settings["tolerance"],
+        settings.get("max_radius"),
+    )
+    (counts,) = yield [Range(n0, int(n))]
+    return selection, counts, int(n)
+
+
+def _deciding(tables: Tables, sigma: float) -> Steps:
+    """Looks at the votes after each step, until they decide."""
+    steps = decision_steps(1, tables, sigma)
+    _, first, n = next(steps)
+    while True:
+        (counts,) = yield [Range(first, n)]
+        try:
+            _, first, n = steps.send(counts[None])
+        except StopIteration as stop:
+            return stop.value
 
 
 def _single(operation: Operation, images: Any, name: str) -> Asking:
@@ -270,10 +363,9 @@ def _sampled(
     operation: Operation,
     images: Any,
     seed: Seed,
-    steps: Callable[[ServedModel], Steps],
+    plan: Callable[[ServedModel], Plan],
     chunk: int | None,
     progress: Progress | None,
-    draws: Callable[[ServedModel], int],
 ) -> Asking:
     """Asks for draws; returns the model that they are of, and the jobs."""
     chunk = check_chunk(chunk)
@@ -283,15 +375,16 @@ def _sampled(
         # Fresh noise, drawn when the images are fixed; and again if the model
         # has changed.
         checked = model.images(images)
-        total = draws(model) * len(checked)
-        seeds = as_seeds(seed, len(checked))
+        seeds = as_seeds(seed, len(checked), checked)
+        steps, draws = plan(model)
         jobs = [
-            Job(row, image, pair, steps(model))
+            Job(row, image, pair, steps())
             for row, (image, pair) in enumerate(
                 zip(checked, seeds, strict=True)
             )
         ]
         made[:] = [(model, jobs)]
+        total = None if draws is None else draws * len(jobs)
         return Sampling(jobs, model.num_classes, model.max_n, progress, total)
 
     yield from FanOut(operation, make, chunk).run()
@@ -316,11 +409,12 @@ def _certificate(
         model.sigma,
         settings["runner_up"],
     )
+    most = settings.get("max_radius", np.inf)
     return _certificate_of(
         model,
         settings,
         label=label.numpy(),
-        radius=radius.numpy(),
+        radius=np.minimum(radius.numpy(), most),
         p_lower=p_lower.numpy(),
         counts=counts,
         selection_counts=selection,
@@ -332,8 +426,11 @@ def _certificate(
 def _certificate_of(
     model: ServedModel, settings: dict[str, Any], **arrays: np.ndarray
 ) -> Certificate:
-    served = {"model": model.name, "version": model.version}
-    return Certificate(**arrays, settings={**settings, **served})
+    return Certificate(**arrays, settings=_named(model, settings))
+
+
+def _named(model: ServedModel, settings: dict[str, Any]) -> dict[str, Any]:
+    return {**settings, "model": model.name, "version": model.version}
 
 
 def _require_all(n: np.ndarray, wanted: int) -> None:

@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rs_keras import bounds
 from rs_keras.checks import check_choice
-from rs_keras.checks import check_count
-from rs_keras.checks import check_feasible
 from rs_keras.checks import check_images
-from rs_keras.checks import check_probability
 from rs_keras.export import metadata as metadata_lib
 from rs_keras.noise import POSITION_BITS
+from rs_keras.rounds import certificate_settings
 from rs_keras.sampling import check_on_grid
 from rs_keras.serving.failures import ServingError
 
@@ -94,7 +91,10 @@ class ServedModel:
         n: int | None = None,
         alpha: float | None = None,
         bound: str = "clopper_pearson",
+        beta: float = 1.0,
         runner_up: bool | None = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
     ) -> dict[str, Any]:
         """Returns what `certify` rests on, as `Certifier.settings` does.
 
@@ -103,27 +103,25 @@ class ServedModel:
         Raises:
             ValueError: If an argument is out of its range.
         """
+        # Others are on soft predictions; servers count votes.
         check_choice("bound", bound, [self.metadata["bound"]])
-        baked = self.metadata
-        n0 = check_count("n0", baked["n0"] if n0 is None else n0)
-        n = check_count("n", baked["n"] if n is None else n)
-        alpha = baked["alpha"] if alpha is None else alpha
-        alpha = check_probability("alpha", alpha)
-        if runner_up is None:
-            runner_up = baked["runner_up"]
-        smallest = bounds.minimum_n(alpha, bound, bool(runner_up))
-        check_feasible("n", n, alpha, smallest)
-        self.check_range("n", n0, n)
-        return {
-            "sigma": self.sigma,
-            "n0": n0,
-            "n": n,
-            "alpha": alpha,
-            "bound": bound,
-            "runner_up": bool(runner_up),
-            "noise": baked["noise"],
-            "dtype": baked["dtype"],
-        }
+        settings = certificate_settings(
+            self.metadata,
+            self.baked("n0", n0),
+            self.baked("n", n),
+            self.baked("alpha", alpha),
+            bound,
+            beta,
+            self.baked("runner_up", runner_up),
+            tolerance,
+            max_radius,
+        )
+        self.check_range("n", settings["n0"], settings["n"])
+        return settings
+
+    def baked(self, name: str, given: Any) -> Any:
+        """Returns what is given, or the export's own number."""
+        return self.metadata[name] if given is None else given
 
     def check_range(self, name: str, first: int, n: int) -> None:
         """Refuses draws that no seed addresses."""
