@@ -77,6 +77,14 @@ def restore(
             _rewind(callback, state)
 
 
+def close(callbacks: Callbacks) -> None:
+    """Closes the files that a run leaves open when it ends in an error."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            if callback.csv_file is not None:
+                callback.csv_file.close()
+
+
 def _names(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     """Returns the attributes that a callback's state is made of."""
     own = tuple(getattr(callback, "kept", ()))

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import keras
 import numpy as np
@@ -119,34 +120,35 @@ def fit(
         )
     history = keras.callbacks.History()
     watched = [*callbacks, history]
-    bar = _Progress() if verbose else None
+    bars = [_Progress()] if verbose else []
     each = _OneRun(
-        [*watched, *([bar] if bar else []), run],
+        [*watched, *bars, run],
         model=trainer,
         verbose=verbose,
         epochs=epochs,
         steps=steps,
     )
-    run.begin(each, watched, steps, resume)
-    if run.epoch >= epochs or run.stopped:
-        return history
-    with run.interruptible():
-        while run.epoch < epochs and not run.stopped:
-            if bar is not None:
-                bar.done = run.step
-            each.callbacks = [*watched, *([bar] if bar else []), run]
-            trainer.fit(
-                passes(run.epoch, run.step),
-                initial_epoch=run.epoch,
-                epochs=run.epoch + 1,
-                # The passes are shuffled; Keras warns that it will not.
-                shuffle=False,
-                steps_per_epoch=_if_unknown(first, steps - run.step),
-                validation_data=validation_data,
-                callbacks=each,
-                verbose=verbose,
-            )
-            run.next_epoch(each)
+    try:
+        run.begin(each, watched, steps, resume)
+        with run.interruptible():
+            while not run.is_over:
+                each.callbacks = [*watched, *bars, run]
+                for bar in bars:
+                    bar.done = run.step
+                trainer.fit(
+                    passes(run.epoch, run.step),
+                    initial_epoch=run.epoch,
+                    epochs=run.epoch + 1,
+                    # The passes are shuffled; Keras warns that it will not.
+                    shuffle=False,
+                    steps_per_epoch=_if_unknown(first, steps - run.step),
+                    validation_data=validation_data,
+                    callbacks=each,
+                    verbose=verbose,
+                )
+                run.next_epoch(each)
+    finally:
+        callback_states.close(watched)
     return history
 
 
@@ -207,6 +209,11 @@ class _Run(keras.callbacks.Callback):
         self._in_step = False
         self._asked_to_stop = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no epoch is left to train."""
+        return self.stopped or self.epoch >= self.params["epochs"]
+
     # -- beginning and resuming ----------------------------------------------
 
     def build(self, data: tf.data.Dataset) -> None:
@@ -245,12 +252,13 @@ class _Run(keras.callbacks.Callback):
         each.begin()
         _assign(groups["model"], arrays, "model")
         _assign(groups["optimizer"], arrays, "optimizer")
-        self._metrics = [
-            arrays[f"metrics/{i}"] for i in range(len(groups["metrics"]))
-        ]
         callback_states.restore(watched, state["callbacks"], arrays)
         self.epoch, self.step = state["epoch"], state["step"]
         self.stopped = state["stopped"]
+        # Between epochs they hold what the last evaluation left.
+        if self.step:
+            metrics = enumerate(groups["metrics"])
+            self._metrics = [arrays[f"metrics/{i}"] for i, _ in metrics]
 
     def _check(self, state: Mapping[str, Any]) -> None:
         differing = differences(_flat(state["settings"]), _flat(self.settings))
@@ -303,7 +311,7 @@ class _Run(keras.callbacks.Callback):
         """Counts an epoch that ended, and takes its snapshot."""
         self.epoch, self.step = self.epoch + 1, 0
         self.stopped = bool(self.trainer.stop_training)
-        if self.epoch >= self.params["epochs"] or self.stopped:
+        if self.is_over:
             each.callbacks = [*self._watched, self]
             each.end(None)
         self.take()
@@ -359,11 +367,12 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         ValueError: If the file is none, or of another format.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # NumPy leaves a file open that it cannot read.
+        with path.open("rb") as file, np.load(file) as archive:
             arrays = {name: archive[name] for name in archive.files}
         state = json.loads(str(arrays.pop("state")))
         known = state["format"] == _FORMAT
-    except (ValueError, KeyError, EOFError, OSError) as error:
+    except (ValueError, KeyError, EOFError, BadZipFile) as error:
         raise ValueError(f"{path} is no snapshot: {error}") from error
     if not known:
         raise ValueError(
