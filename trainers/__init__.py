@@ -3,6 +3,7 @@
 from rs_keras.trainers.base import SmoothTrainer
 from rs_keras.trainers.catrs import CATRS
 from rs_keras.trainers.consistency import Consistency
+from rs_keras.trainers.data_dependent import PerExampleSigma
 from rs_keras.trainers.gaussian import Gaussian
 from rs_keras.trainers.macer import MACER
 from rs_keras.trainers.optimizers import SGD
@@ -16,6 +17,7 @@ __all__ = [
     "SGD",
     "Consistency",
     "Gaussian",
+    "PerExampleSigma",
     "SmoothAdv",
     "SmoothMix",
     "SmoothTrainer",

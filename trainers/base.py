@@ -10,6 +10,7 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers import batches
 from rs_keras.trainers import draws
 from rs_keras.trainers import replicas
+from rs_keras.trainers.data_dependent import PerExampleSigma
 from rs_keras.trainers.noisy import Draw as Draw
 from rs_keras.trainers.noisy import Losses as Losses
 from rs_keras.trainers.noisy import NoisyModel
@@ -69,7 +70,7 @@ class SmoothTrainer(NoisyModel):
         images, targets, weights = self._unpack(data)
         place = replicas.place_of(images)
         rows, goals = replicas.never_empty((images, targets))
-        draw = self.draw(rows, self._seed_of(self.step), place.first)
+        draw = self._draw_for(rows, goals, place, tf.shape(images)[0])
         statistics = self.model.non_trainable_variables
         before = replicas.snapshot(statistics)
         with tf.GradientTape() as tape:
@@ -101,13 +102,29 @@ class SmoothTrainer(NoisyModel):
         first = self._evaluated + place.first
         rows, goals = replicas.never_empty((images, targets))
         seed = self._seed_of(EVALUATION_STEP)
-        noise = draws.gaussian(rows, seed, first, 1, self.sigma)
+        noise = draws.gaussian(rows, seed, first, 1, self.sigma0)
         self._evaluated.assign_add(place.total)
         logits = self.noisy_logits(rows, noise, training=False)
         loss = {"ce": cross_entropy(labels_of(goals), logits)[0]}
         loss = self._counted(loss, images, weights)["ce"]
         results = self._results(loss, logits, targets, weights)
         return {k: v for k, v in results.items() if k not in self._terms}
+
+    def _draw_for(
+        self, rows: tf.Tensor, goals: Any, place: replicas.Place, real: Any
+    ) -> Draw:
+        """Returns the draw of a training step, with the examples' sigmas."""
+        seed = self._seed_of(self.step)
+        draw = self.draw(rows, seed, place.first)
+        if not isinstance(self.sigma, PerExampleSigma):
+            return draw
+
+        def classify(images: tf.Tensor) -> tf.Tensor:
+            return self.model(images, training=True)
+
+        return self.sigma.vary(
+            classify, draw, rows, goals, seed, place.first, real
+        )
 
     def _unpack(self, data: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
         images, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
@@ -237,6 +254,8 @@ class SmoothTrainer(NoisyModel):
         batches.check_images(images, shape and shape[1:])
         labels = targets["label"] if isinstance(targets, dict) else targets
         batches.check_labels(labels, len(images), self._classes(images))
+        if training and isinstance(self.sigma, PerExampleSigma):
+            self.sigma.check_targets(targets)
 
     def _classes(self, images: Any) -> int | None:
         """Returns the number of classes, after one pass where none tells."""
@@ -269,6 +288,12 @@ class SmoothTrainer(NoisyModel):
                 )
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Sets what depends on the epoch, counted from 0; `fit` calls it."""
+        self.warmup_factor.assign(self.warmup(epoch))
+        if isinstance(self.sigma, PerExampleSigma):
+            self.sigma.begin_epoch(epoch)
 
     def warmup(self, epoch: int) -> float:
         """Returns the `warmup_factor` of an epoch, counted from 0."""

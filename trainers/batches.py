@@ -159,8 +159,8 @@ class EpochStart(keras.callbacks.Callback):
     """Tells the trainer which epoch begins, so that warm-ups follow it."""
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Sets the warm-up factor of the epoch."""
-        self.model.warmup_factor.assign(self.model.warmup(epoch))
+        """Passes the epoch on."""
+        self.model.begin_epoch(epoch)
 
 
 class StopOnNaN(keras.callbacks.Callback):

@@ -117,7 +117,7 @@ class CertifyCallback(keras.callbacks.Callback):
     def set_model(self, model: keras.Model) -> None:
         """Prepares to certify the classifier that `model` trains."""
         super().set_model(model)
-        sigma = self.sigma or getattr(model, "sigma", None)
+        sigma = self.sigma or getattr(model, "sigma0", None)
         if sigma is None:
             raise ValueError(
                 "`sigma` must be given for a model that is no trainer of this "

@@ -7,10 +7,11 @@ import tensorflow as tf
 from rs_keras import noise
 
 # Streams under the seed of one step: stream j is the noise of copy j, and
-# these two lie above any number of copies.
+# these lie above any number of copies.
 MOST_COPIES = 1 << 14
 MIX_STREAM = MOST_COPIES
 UNIFORM_STREAM = MOST_COPIES + 1
+SIGMA_STREAM = MOST_COPIES + 2
 
 
 def gaussian(

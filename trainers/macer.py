@@ -95,13 +95,16 @@ class MACER(SmoothTrainer):
         logits = self.noisy_logits(images, draw["noise"])
         chosen = tf.gather(smoothed(logits), labels, axis=1, batch_dims=1)
         weight = self.weight * tf.cast(self.warmup_factor, logits.dtype)
+        sigma = draw.get("sigma", self.sigma0)
         losses = {
             "ce": -tf.math.log(chosen + 1e-10),
-            "robustness": weight * self._shortfall(logits, labels),
+            "robustness": weight * self._shortfall(logits, labels, sigma),
         }
         return losses, logits
 
-    def _shortfall(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def _shortfall(
+        self, logits: tf.Tensor, labels: tf.Tensor, sigma: Any
+    ) -> tf.Tensor:
         """kept * sigma / 2 * (gamma - xi), [B]."""
         top, classes = tf.math.top_k(smoothed(self.beta * logits), k=2)
         xi = _margin(top)
@@ -114,7 +117,7 @@ class MACER(SmoothTrainer):
         # by zero.
         harmless = tf.constant([0.75, 0.25], top.dtype)
         xi = _margin(tf.where(kept[:, None], top, harmless))
-        missing = self.sigma / 2 * (self.gamma - xi)
+        missing = sigma / 2 * (self.gamma - xi)
         return tf.where(kept, missing, tf.zeros_like(xi))
 
 

@@ -10,6 +10,7 @@ from rs_keras.checks import check_count
 from rs_keras.checks import check_positive
 from rs_keras.configs import arguments_of
 from rs_keras.trainers import draws
+from rs_keras.trainers.data_dependent import PerExampleSigma
 
 Losses = dict[str, tf.Tensor]
 Draw = dict[str, tf.Tensor]
@@ -29,7 +30,7 @@ class NoisyModel(keras.Model):
         model: The classifier, from images [B, H, W, C] in [0, 1] to logits
             [B, num_classes].
         sigma: Standard deviation of the noise, > 0, in units of pixels in
-            [0, 1].
+            [0, 1]; or a `PerExampleSigma`.
         num_noise: Noisy copies of each image (m in the papers), >= 1.
         warmup_epochs: Epochs over which `warmup_factor` rises to 1; 0 for
             none.
@@ -50,7 +51,7 @@ class NoisyModel(keras.Model):
     def __init__(
         self,
         model: keras.Model,
-        sigma: float,
+        sigma: float | PerExampleSigma,
         num_noise: int = 1,
         warmup_epochs: int = 0,
         seed: int = 0,
@@ -64,7 +65,8 @@ class NoisyModel(keras.Model):
         kwargs.setdefault("dtype", model.dtype_policy)
         super().__init__(**kwargs)
         self.model = model
-        self.sigma = check_positive("sigma", sigma)
+        varies = isinstance(sigma, PerExampleSigma)
+        self.sigma = sigma if varies else check_positive("sigma", sigma)
         self.num_noise = check_count("num_noise", num_noise)
         if num_noise > draws.MOST_COPIES:
             raise ValueError(
@@ -86,6 +88,12 @@ class NoisyModel(keras.Model):
         )
         self.built = model.built
 
+    @property
+    def sigma0(self) -> float:
+        """`sigma`, or where the sigmas of the examples start."""
+        varies = isinstance(self.sigma, PerExampleSigma)
+        return self.sigma.sigma0 if varies else self.sigma
+
     def call(self, images: Any, training: bool | None = None) -> tf.Tensor:
         """Returns the base classifier's logits, without noise."""
         return self.model(images, training=training)
@@ -103,13 +111,13 @@ class NoisyModel(keras.Model):
                 of two halves of a batch, joined, are those of the whole.
 
         Returns:
-            A dict with `noise`, [m, B, H, W, C], already times sigma.
+            A dict with `noise`, [m, B, H, W, C], already times `sigma0`.
 
         Raises:
             ValueError: If the shape of an image is not known.
         """
         images = self._floats(images)
-        noise = draws.gaussian(images, seed, first, self.num_noise, self.sigma)
+        noise = draws.gaussian(images, seed, first, self.num_noise, self.sigma0)
         return {"noise": noise}
 
     def losses_of(self, images: Any, targets: Any, draw: Draw) -> Losses:
