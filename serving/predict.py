@@ -11,12 +11,11 @@ import grpc
 import numpy as np
 from tensorflow_serving.apis import predict_pb2
 
+from rs_keras.export.signature import DEFAULT
 from rs_keras.serving import tensors
 from rs_keras.serving.runtime import SessionModel
 from rs_keras.serving.status import StatusError
 from rs_keras.serving.status import invalid
-
-DEFAULT_SIGNATURE = "serving_default"
 
 
 class Plan(NamedTuple):
@@ -42,7 +41,7 @@ def plan(model: SessionModel, request: Any) -> Plan:
         StatusError: FAILED_PRECONDITION for an unknown signature, else
             INVALID_ARGUMENT.
     """
-    name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+    name = request.model_spec.signature_name or DEFAULT
     if name not in model.signatures:
         raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,

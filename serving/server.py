@@ -72,7 +72,7 @@ class EmbeddedServer:
         host: The interface to listen on; `"0.0.0.0"` for all. There is no
             authentication but `tls` with `client_verify`.
         port: 0 for any free one, `None` for none.
-        unix_socket: The path of a socket to listen on as well.
+        unix_socket: The path of a socket to listen on as well, without TLS.
         versions: `"latest"`, `"all"`, the n latest, or a list of versions.
         labels: Versions by label, such as `{"stable": 1}`.
         poll_seconds: How often to look for new versions; 0 never.
@@ -318,9 +318,10 @@ class EmbeddedServer:
         self._add_services(server)
         if self._wanted_port is not None:
             target = _join(self._host, self._wanted_port)
-            self._bound_port = self._bind(server, target)
+            self._bound_port = _bind(server, target, self._tls)
         if self._unix_socket is not None:
-            self._bind(server, f"unix:{self._unix_socket}")
+            # In the clear, as TF Serving's: it does not leave the machine.
+            _bind(server, f"unix:{self._unix_socket}", None)
         if self._metrics_port is not None:
             self._endpoint = MetricsEndpoint(
                 self._metrics.text, self._host, self._metrics_port
@@ -343,16 +344,6 @@ class EmbeddedServer:
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 
-    def _bind(self, server: grpc.Server, target: str) -> int:
-        try:
-            if self._tls is None:
-                port = server.add_insecure_port(target)
-            else:
-                port = server.add_secure_port(target, self._tls.credentials())
-        except RuntimeError as error:
-            raise OSError(f"Cannot listen on {target}: {error}") from error
-        return int(port)
-
     def _shut(self, grace: float | None) -> None:
         for repeater in self._repeaters:
             repeater.close()
@@ -370,6 +361,15 @@ class EmbeddedServer:
             Path(self._unix_socket).unlink(missing_ok=True)
         self._grpc = None
         self._stopped.set()
+
+
+def _bind(server: grpc.Server, target: str, tls: TLS | None) -> int:
+    try:
+        if tls is None:
+            return int(server.add_insecure_port(target))
+        return int(server.add_secure_port(target, tls.credentials()))
+    except RuntimeError as error:
+        raise OSError(f"Cannot listen on {target}: {error}") from error
 
 
 def _check_port(name: str, port: Any) -> None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
+from rs_keras.export.warmup import FILE
 from rs_keras.serving import predict
 from rs_keras.serving.log import event
 from rs_keras.serving.runtime import SessionModel
@@ -21,7 +22,6 @@ from rs_keras.serving.status import StatusError
 from rs_keras.serving.status import from_tensorflow
 from rs_keras.serving.status import invalid
 
-FILE = "assets.extra/tf_serving_warmup_requests"
 _MOST_RECORDS = 1000
 # What eager execution wraps around a message.
 _EAGER = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$", re.DOTALL)

@@ -43,6 +43,7 @@ def serve(*arguments, path=""):
     )
     try:
         line = process.stdout.readline()
+        assert line, process.stderr.read()
         found = re.search(r"on (\S+:\d+) with", line)
         yield process, found and found.group(1), line
     finally:
@@ -73,7 +74,8 @@ def test_sigkill_restart_sigterm(export):
                 predict_request("mnist", "spin", n=np.int64([20_000]))
             )
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=30)
+            process.wait(30)
+            out, err = process.stdout.read(), process.stderr.read()
             assert running.code() in (
                 grpc.StatusCode.OK,
                 grpc.StatusCode.UNAVAILABLE,
@@ -133,6 +135,33 @@ def test_bad_calls_exit_with_2(capsys, arguments, message):
     assert message in line
 
 
+def test_bad_files_exit_with_2(export, tmp_path, capsys):
+    """A config with a mistake, half an export, a key of another's."""
+    config = tmp_path / "models.pbtxt"
+    config.write_text("model_config_list { confg {} }")
+    assert run("--config", config) == 2
+    assert (
+        "Error parsing text-format tensorflow.serving.ModelServerConfig"
+        in capsys.readouterr().err
+    )
+
+    half = tmp_path / "half" / "1"
+    half.mkdir(parents=True)
+    content = (export / "1" / "saved_model.pb").read_bytes()
+    (half / "saved_model.pb").write_bytes(content[:5000])
+    assert run(half.parent, "--port", 0) == 2
+    assert (
+        "Failed to start server. Error: UNKNOWN: 1 servable(s) did not become "
+        "available: {{name: half version: 1} due to error: DATA_LOSS: Can't "
+        f"parse {half}/saved_model.pb as binary proto}}, }}\n"
+    ) in capsys.readouterr().err
+
+    (tmp_path / "key").write_text("no key")
+    files = ["--tls-key", tmp_path / "key", "--tls-cert", tmp_path / "key"]
+    assert run(export, *files) == 2
+    assert "must be PEM files that belong together" in capsys.readouterr().err
+
+
 @pytest.fixture
 def binary(tmp_path, monkeypatch):
     """Stands for tensorflow_model_server: prints how it was called."""
@@ -167,9 +196,8 @@ def test_binary_takes_over_the_process(export, tmp_path):
     path.chmod(0o755)
     with serve(export, path=str(tmp_path)) as (process, _, line):
         assert line.startswith(f"Serving with {path}: TF Serving itself")
-        out, _ = process.communicate(timeout=30)
-        assert "was run with 5" in out
-        assert process.returncode == 0
+        assert "was run with 5" in process.stdout.read()
+        assert process.wait(30) == 0
 
 
 def test_flags_of_the_binary(binary, export, capsys):

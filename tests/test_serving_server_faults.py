@@ -5,6 +5,7 @@ import socket
 import ssl
 import threading
 import time
+import urllib.request
 from datetime import UTC
 from datetime import datetime
 from datetime import timedelta
@@ -433,6 +434,41 @@ def test_mutual_tls(export, authority, stranger):
         with connect_secure(server, authority.path, foreign) as channel:
             with fails("UNAVAILABLE"):
                 Wire(channel).line(timeout=5)
+
+
+def test_socket_beside_tls_is_in_the_clear(export, authority, tmp_path):
+    tls = TLS(*authority.issue("server"))
+    with start(export, tls=tls, unix_socket=tmp_path / "s"):
+        with connect(f"unix:{tmp_path}/s") as wire:
+            assert wire.line() == 3.0
+
+
+def test_all_interfaces(export):
+    with start(export, host="0.0.0.0", metrics_port=0) as server:
+        assert server.address.startswith("127.0.0.1:")
+        assert server.metrics_address.startswith("127.0.0.1:")
+        with connect(server) as wire:
+            assert wire.line() == 3.0
+
+
+def test_ipv6(export):
+    if not socket.has_ipv6 or not _has_address("::1"):
+        pytest.skip("this machine has no ::1")
+    with start(export, host="::1", metrics_port=0) as server:
+        assert server.address.startswith("[::1]:")
+        with connect(server) as wire:
+            assert wire.line() == 3.0
+        url = f"http://{server.metrics_address}/monitoring/prometheus/metrics"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            assert b":tensorflow:serving:request_count" in response.read()
+
+
+def _has_address(host):
+    try:
+        socket.create_server((host, 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_tls_files_that_do_not_match(authority, stranger, tmp_path):

@@ -11,7 +11,9 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +137,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_embedded(args: argparse.Namespace) -> int:
+    with _json_logs(args.verbose):
+        server = _embedded(args).start()
+        try:
+            asked = _asked_to_stop()
+            _announce(server, args)
+            asked.wait()
+            print(
+                "Stopping: what runs is finished, what comes is refused.",
+                flush=True,
+            )
+        finally:
+            server.stop(args.grace)
+    return 0
+
+
+def _embedded(args: argparse.Namespace) -> Any:
     from rs_keras.serving import EmbeddedServer
 
-    _log_as_json(args.verbose)
-    server = EmbeddedServer(
+    return EmbeddedServer(
         args.export_dir,
         model_name=_model_name(args),
         config_file=args.config,
@@ -154,32 +171,35 @@ def _run_embedded(args: argparse.Namespace) -> int:
         metrics_port=args.metrics_port,
         allow_unavailable_labels=args.allow_unavailable_labels,
     )
-    server.start()
-    asked = threading.Event()
 
-    def stop(number: int, frame: Any) -> None:
-        if asked.is_set():
-            # Asked twice: whoever runs this does not want to wait.
-            os._exit(128 + number)
-        asked.set()
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+def _announce(server: Any, args: argparse.Namespace) -> None:
     served = ", ".join(
         f"{name} (version {', '.join(map(str, versions))})"
         for name, versions in server.models.items()
     )
     reason = "as asked" if args.embedded else f"as {_BINARY} is not on the PATH"
     print(
-        f"Serving {served} on {server.address} with the embedded server, "
-        f"{reason}: one Python process with TF Serving's gRPC API, for one "
-        "machine. For more, run tensorflow_model_server on the same export.",
+        f"Serving {served or 'no model yet'} on {server.address} with the "
+        f"embedded server, {reason}: one Python process with TF Serving's "
+        "gRPC API, for one machine. For more, run tensorflow_model_server on "
+        "the same export.",
         flush=True,
     )
-    asked.wait()
-    print("Stopping: what runs is finished, what comes is refused.", flush=True)
-    server.stop(args.grace)
-    return 0
+
+
+def _asked_to_stop() -> threading.Event:
+    """Set at the first SIGTERM or Ctrl-C; the second ends the process."""
+    asked = threading.Event()
+
+    def stop(number: int, frame: Any) -> None:
+        if asked.is_set():
+            os._exit(128 + number)
+        asked.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    return asked
 
 
 def _run_binary(binary: str, args: argparse.Namespace) -> int:
@@ -318,11 +338,18 @@ def _tls(args: argparse.Namespace) -> Any:
     return TLS(args.tls_key, args.tls_cert, args.tls_ca, args.client_verify)
 
 
-def _log_as_json(verbose: bool) -> None:
+@contextmanager
+def _json_logs(verbose: bool) -> Iterator[None]:
+    """Writes what happens to stderr, one JSON object a line."""
     from rs_keras.serving.log import LOGGER
     from rs_keras.serving.log import JSONFormatter
 
     handler = logging.StreamHandler()
     handler.setFormatter(JSONFormatter())
-    logging.getLogger().addHandler(handler)
+    root = logging.getLogger()
+    root.addHandler(handler)
     LOGGER.setLevel(logging.DEBUG if verbose else logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
