@@ -2,8 +2,6 @@
 
 import logging
 import os
-import socket
-import stat
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +17,11 @@ from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from rs_keras.serving import config as configs
+from rs_keras.serving.addresses import checked_socket
+from rs_keras.serving.addresses import join
+from rs_keras.serving.addresses import reachable
+from rs_keras.serving.addresses import require_free
+from rs_keras.serving.addresses import require_free_socket
 from rs_keras.serving.config import Versions
 from rs_keras.serving.log import event
 from rs_keras.serving.manager import ModelManager
@@ -45,9 +48,6 @@ _GRPC_OPTIONS = (
 # the ones that wait, ask for a state or are turned away.
 _SPARE_THREADS = 256
 _QUEUE = 1024
-# The longest path of a socket (sockaddr_un), without its final zero.
-_LONGEST_SOCKET = 107
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 # TF Serving's health service knows these names, not the qualified ones.
 _HEALTH_NAMES = ("", "ModelService", "PredictionService")
 
@@ -132,20 +132,20 @@ class EmbeddedServer:
                 f"Received: export_dir={export_dir!r}, "
                 f"config_file={config_file!r}"
             )
+        if port is None and unix_socket is None:
+            raise ValueError(
+                "`port` may be None only with a `unix_socket`. "
+                "Received: port=None, unix_socket=None"
+            )
+        if max_concurrency is None:
+            max_concurrency = 4 * (os.cpu_count() or 1)
         _check_port("port", port)
         _check_port("metrics_port", metrics_port)
         _check_number("poll_seconds", poll_seconds, 0)
         _check_number("config_poll_seconds", config_poll_seconds, 0)
         _check_number("load_retries", load_retries, 0)
         _check_number("load_retry_seconds", load_retry_seconds, 0)
-        if max_concurrency is None:
-            max_concurrency = 4 * (os.cpu_count() or 1)
         _check_number("max_concurrency", max_concurrency, 1)
-        if port is None and unix_socket is None:
-            raise ValueError(
-                "`port` may be None only with a `unix_socket`. "
-                "Received: port=None, unix_socket=None"
-            )
         self._config_file = config_file
         if config_file is not None:
             self._config = configs.read(config_file)
@@ -155,7 +155,7 @@ class EmbeddedServer:
             )
         self._host = host
         self._wanted_port = port
-        self._unix_socket = _checked_socket(unix_socket)
+        self._unix_socket = checked_socket(unix_socket)
         self._poll_seconds = poll_seconds
         self._config_poll_seconds = config_poll_seconds
         self._max_concurrency = max_concurrency
@@ -189,16 +189,14 @@ class EmbeddedServer:
             raise RuntimeError("The server is not running; call start().")
         if self._bound_port is None:
             return f"unix:{self._unix_socket}"
-        return _join(_EVERYWHERE.get(self._host, self._host), self._bound_port)
+        return reachable(self._host, self._bound_port)
 
     @property
     def metrics_address(self) -> str | None:
         """`host:port` of the metrics, if they are offered."""
         if self._endpoint is None:
             return None
-        return _join(
-            _EVERYWHERE.get(self._host, self._host), self._endpoint.port
-        )
+        return reachable(self._host, self._endpoint.port)
 
     @property
     def models(self) -> dict[str, list[int]]:
@@ -263,11 +261,11 @@ class EmbeddedServer:
 
     def _check_free(self) -> None:
         if self._wanted_port:
-            _require_free(self._host, self._wanted_port)
+            require_free(self._host, self._wanted_port)
         if self._metrics_port:
-            _require_free(self._host, self._metrics_port)
+            require_free(self._host, self._metrics_port)
         if self._unix_socket is not None:
-            _require_free_socket(self._unix_socket)
+            require_free_socket(self._unix_socket)
 
     def _load(self) -> None:
         try:
@@ -317,7 +315,7 @@ class EmbeddedServer:
         )
         self._add_services(server)
         if self._wanted_port is not None:
-            target = _join(self._host, self._wanted_port)
+            target = join(self._host, self._wanted_port)
             self._bound_port = _bind(server, target, self._tls)
         if self._unix_socket is not None:
             # In the clear, as TF Serving's: it does not leave the machine.
@@ -345,12 +343,15 @@ class EmbeddedServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 
     def _shut(self, grace: float | None) -> None:
-        for repeater in self._repeaters:
-            repeater.close()
+        refusing = None
         if self._grpc is not None:
             self._health.enter_graceful_shutdown()
             # Without a grace gRPC cancels at once; a day is "however long".
-            self._grpc.stop(86_400 if grace is None else grace).wait()
+            refusing = self._grpc.stop(86_400 if grace is None else grace)
+        for repeater in self._repeaters:
+            repeater.close()
+        if refusing is not None:
+            refusing.wait()
         # Ends the runs whose requests gRPC has given up.
         self._manager.close()
         if self._pool is not None:
@@ -388,53 +389,3 @@ def _check_number(name: str, value: float, least: int) -> None:
         raise ValueError(
             f"`{name}` must be >= {least}. Received: {name}={value}"
         )
-
-
-def _checked_socket(path: str | os.PathLike[str] | None) -> str | None:
-    if path is None:
-        return None
-    path = os.path.abspath(path)
-    if len(os.fsencode(path)) > _LONGEST_SOCKET:
-        raise ValueError(
-            f"`unix_socket` must have at most {_LONGEST_SOCKET} bytes. "
-            f"Received: unix_socket={path!r}"
-        )
-    return path
-
-
-def _join(host: str, port: int) -> str:
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    return f"{host}:{port}"
-
-
-def _require_free(host: str, port: int) -> None:
-    """Says so before a model is loaded for nothing."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM
-        )[0]
-        with socket.create_server(address[:2], family=family):
-            pass
-    except OSError as error:
-        # A name that does not resolve has a negative number and a text.
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.strerror
-        raise OSError(
-            f"Cannot listen on {_join(host, port)}: {reason}. "
-            "Choose another port, or stop the server that has it."
-        ) from error
-
-
-def _require_free_socket(path: str) -> None:
-    """Refuses the socket of a live server; a dead one's is replaced."""
-    if not os.path.lexists(path):
-        return
-    if not stat.S_ISSOCK(os.lstat(path).st_mode):
-        raise OSError(f"Cannot listen on unix:{path}: it is not a socket.")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return
-    raise OSError(f"Cannot listen on unix:{path}: Address already in use.")
