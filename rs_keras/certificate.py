@@ -73,7 +73,7 @@ class Certificate:
         'class 1; no change of the image smaller than 0.838 in L2 can alter \
 this, with 99.9% confidence'
         """
-        confidence = f"{100 * (1 - self.settings['alpha']):.10g}% confidence"
+        confidence = confidence_of(self.settings["alpha"])
         label = int(self.label[row])
         if label == ABSTAIN:
             return f"abstains: no class wins with {confidence}"
@@ -105,6 +105,11 @@ this, with 99.9% confidence'
             "units of pixels in [0, 1], unless `label` is -1",
             *notes,
         )
+
+
+def confidence_of(alpha: float) -> str:
+    """Says 1 - alpha in words: "99.9% confidence"."""
+    return f"{100 * (1 - alpha):.10g}% confidence"
 
 
 def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:

@@ -270,7 +270,25 @@ class Certifier(SmoothedClassifier):
             return self._sum(graphs.count, images[rows], seeds[rows], first, n)
 
         found = decide_on_host(draw, len(images), tables, self.sigma)
-        settings = decision_settings(
+        settings = self.decision_settings(radius, alpha, n_max, runner_up, n0)
+        return Decision(**found, seed=seeds, settings=settings)
+
+    def decision_settings(
+        self,
+        radius: float | Sequence[float],
+        alpha: float = 1e-3,
+        n_max: int = 100_000,
+        runner_up: bool = True,
+        n0: int = 100,
+    ) -> dict[str, Any]:
+        """Returns what `decide` would rest on under these arguments, checked.
+
+        The arguments and errors are those of `decide`.
+        """
+        tables = decision_tables(
+            radius, self.sigma, alpha, n_max, runner_up, n0
+        )
+        return decision_settings(
             tables,
             self.sigma,
             alpha,
@@ -279,7 +297,6 @@ class Certifier(SmoothedClassifier):
             self.noise,
             self.dtype or "float32",
         )
-        return Decision(**found, seed=seeds, settings=settings)
 
     def max_possible_radius(
         self,

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from rs_keras import bounds
 from rs_keras.certificate import ABSTAIN
+from rs_keras.certificate import confidence_of
 from rs_keras.certificate import guarantee
 from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
@@ -60,6 +61,21 @@ class Decision:
     counts: np.ndarray
     seed: np.ndarray
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def sentence(self, row: int = 0) -> str:
+        """Says in words what was decided of one image."""
+        confidence = confidence_of(self.settings["alpha"])
+        if not self.certified[row]:
+            return (
+                f"not certified within {min(self.settings['radii'])} after "
+                f"{self.n[row]} draws; this says nothing of the image"
+            )
+        radius = float(self.radius[row])
+        return (
+            f"class {self.label[row]}; no change of the image smaller than "
+            f"{radius} in L2 can alter this, with {confidence} "
+            f"(after {self.n[row]} draws)"
+        )
 
     def statement(self) -> str:
         """Says in words what is guaranteed, for whom and on what condition."""

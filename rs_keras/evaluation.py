@@ -1,11 +1,14 @@
-"""Certifying a data set: every K-th example, into a log that resumes."""
+"""Certifying or deciding a data set, into a log that resumes."""
 
 import os
 import time
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -22,6 +25,10 @@ from rs_keras.log_format import read_settings
 from rs_keras.noise import fold_in
 from rs_keras.noise import fresh_seeds
 
+# Columns of the logs beside those that all logs have: the samples drawn for an
+# image, and the share of the bounding ones that voted for its class.
+EXTRA = ("n", "p_top")
+
 
 def certify_dataset(
     certifier: Certifier,
@@ -29,7 +36,7 @@ def certify_dataset(
     path: str | os.PathLike[str],
     skip: int = 1,
     max_examples: int | None = None,
-    seed: int | None = None,
+    seed: int | str | None = None,
     name: str | None = None,
     progress: bool = True,
     **certify_arguments: Any,
@@ -48,8 +55,9 @@ def certify_dataset(
         skip: Takes examples 0, skip, 2 * skip, ..., >= 1.
         max_examples: Stops after so many of them; None for no limit. It may
             grow from one call to the next.
-        seed: Example idx is drawn with `fold_in(seed, idx)`. None is fresh
-            entropy, or the seed of the log that is continued.
+        seed: Example idx is drawn with `fold_in(seed, idx)`; "keyed" takes the
+            seed of the image itself. None is fresh entropy, or the seed of the
+            log that is continued.
         name: What the data set is called in the settings.
         progress: Whether to show a bar with the running ACR and time left.
         **certify_arguments: See `Certifier.certify`.
@@ -75,34 +83,114 @@ def certify_dataset(
     >>> log.idx
     array([0, 2])
     """
-    skip = check_count("skip", skip)
+
+    def certified(image: np.ndarray, seed: Any) -> _Line:
+        found = certifier.certify(image, seed=seed, **certify_arguments)
+        drawn = int(found.n[0] + found.selection_counts.sum())
+        chosen = found.selection_counts[0].argmax()
+        share = found.counts[0, chosen] / found.n[0]
+        return _Line(int(found.label[0]), float(found.radius[0]), drawn, share)
+
+    settings = certifier.settings(**certify_arguments)
+    examples = _Examples(dataset, skip, max_examples, seed, name, progress)
+    return _logged(certified, certifier, settings, examples, path)
+
+
+def decide_dataset(
+    certifier: Certifier,
+    dataset: tf.data.Dataset | Iterable,
+    path: str | os.PathLike[str],
+    radius: float | Sequence[float],
+    skip: int = 1,
+    max_examples: int | None = None,
+    seed: int | str | None = None,
+    name: str | None = None,
+    progress: bool = True,
+    **decide_arguments: Any,
+) -> CertificationLog:
+    """Decides every `skip`-th example of a data set, and logs each.
+
+    The log's radius is the largest asked for that is certified (0, and -1 for
+    the label, where none is), so its certified accuracy is right at the radii
+    asked for, and an ACR of it would mean nothing.
+
+    Arguments, result and errors are those of `certify_dataset`, with
+
+    Args:
+        radius: See `Certifier.decide`.
+        **decide_arguments: See `Certifier.decide`.
+    """
+
+    def decided(image: np.ndarray, seed: Any) -> _Line:
+        found = certifier.decide(image, radius, seed=seed, **decide_arguments)
+        share = found.counts[0].max() / found.counts[0].sum()
+        drawn = int(found.n[0])
+        return _Line(int(found.label[0]), float(found.radius[0]), drawn, share)
+
+    settings = certifier.decision_settings(radius, **decide_arguments)
+    examples = _Examples(dataset, skip, max_examples, seed, name, progress)
+    return _logged(decided, certifier, settings, examples, path)
+
+
+class _Line(NamedTuple):
+    """What is logged of an example."""
+
+    predict: int
+    radius: float
+    n: int
+    share: float
+
+
+class _Examples(NamedTuple):
+    """Which examples are examined, and with which noise."""
+
+    dataset: tf.data.Dataset | Iterable
+    skip: int
+    max_examples: int | None
+    seed: int | str | None
+    name: str | None
+    progress: bool
+
+
+def _logged(
+    examine: Callable[[np.ndarray, Any], _Line],
+    certifier: Certifier,
+    settings: dict[str, Any],
+    given: _Examples,
+    path: str | os.PathLike[str],
+) -> CertificationLog:
+    """Examines what is not in the log yet, line after line."""
+    skip, max_examples = check_count("skip", given.skip), given.max_examples
     if max_examples is not None:
         max_examples = check_count("max_examples", max_examples)
-    settings = _settings(certifier, skip, name, certify_arguments)
-    settings["seed"] = _seed_of(path, seed)
-    with LogWriter(path, settings) as writer:
+    settings = {**settings, **_origin(certifier, skip, given.name)}
+    seed = settings["seed"] = _seed_of(path, given.seed)
+    with LogWriter(path, settings, EXTRA) as writer:
         radii = list(writer.previous.radius * writer.previous.correct)
-        examples = selected(dataset, skip, max_examples)
         bar = tqdm(
-            examples,
-            total=_total(dataset, skip, max_examples),
+            selected(given.dataset, skip, max_examples),
+            total=_total(given.dataset, skip, max_examples),
             unit="image",
-            disable=not progress,
+            disable=not given.progress,
         )
         for idx, image, label in bar:
             if idx in writer.done:
                 continue
             begun = time.perf_counter()
-            found = certifier.certify(
-                image,
-                seed=fold_in(settings["seed"], idx)[None],
-                **certify_arguments,
-            )
-            radius = float(found.radius[0])
-            predict = int(found.label[0])
+            keyed = seed == "keyed"
+            own = seed if keyed else fold_in(seed, idx)[None]
+            line = examine(image, own)
             seconds = time.perf_counter() - begun
-            writer.write(idx, label, predict, radius, seconds)
-            radii.append(radius * (predict == label))
+            writer.write(
+                idx,
+                label,
+                line.predict,
+                line.radius,
+                seconds,
+                n=line.n,
+                p_top=f"{line.share:.6f}",
+            )
+            radii.append(line.radius * (line.predict == label))
             bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
     return CertificationLog.read(path)
 
@@ -158,22 +246,20 @@ def _total(
     return min(-(-size // skip), max_examples or size)
 
 
-def _seed_of(path: str | os.PathLike[str], seed: int | None) -> list[int] | int:
+def _seed_of(path: str | os.PathLike[str], seed: int | str | None) -> Any:
     """The seed given, that of the log to be continued, or a fresh one."""
+    if seed == "keyed":
+        return seed
     if seed is not None:
         return check_count("seed", seed, -(2**63))
     kept = read_settings(path).get("seed")
     return fresh_seeds(1)[0].tolist() if kept is None else kept
 
 
-def _settings(
-    certifier: Certifier,
-    skip: int,
-    name: str | None,
-    certify_arguments: dict[str, Any],
+def _origin(
+    certifier: Certifier, skip: int, name: str | None
 ) -> dict[str, Any]:
     return {
-        **certifier.settings(**certify_arguments),
         "dataset": name,
         "skip": skip,
         "model": fingerprint(certifier.model),

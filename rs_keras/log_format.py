@@ -202,8 +202,12 @@ def line(values: Sequence[Any]) -> bytes:
 
 
 def rounded_down(radius: float) -> Decimal:
-    """Returns a radius with the six decimals that a log has, never more."""
-    return Decimal(float(radius)).quantize(_RADIUS_STEP, ROUND_FLOOR)
+    """Returns a radius with the six decimals that a log has, never more.
+
+    That is, what is read back as a float is never above `radius`; 0.3, which no
+    float is exactly, stays 0.3.
+    """
+    return Decimal(repr(float(radius))).quantize(_RADIUS_STEP, ROUND_FLOOR)
 
 
 def settings_path(path: str | os.PathLike[str]) -> Path:

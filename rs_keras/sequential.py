@@ -35,11 +35,9 @@ _SAFETY = 1e-6
 # spending. It is counted as if it had crossed.
 _CUT = 1e-6
 
-# One count is tested with most of alpha kept for the late looks, which decide
-# the difficult cases; two counts share it more evenly (the best of 1, 2 and 3
-# on the votes of a network for MNIST).
+# Most of alpha is kept for the late looks, which decide the difficult cases.
+# Between 1 and 4 the votes of a network for MNIST show no difference above 5 %.
 _RHO = 2.0
-_RHO_TWO_COUNTS = 1.0
 
 # The probability that an image on the very boundary is given up too early.
 _FUTILITY = 0.01
@@ -293,7 +291,7 @@ def shares_of_looks(
     """The looks up to `n_max`, and the part of alpha that each may spend."""
     looks = checkpoints(n_max)
     # The sum of the parts must not round to more than alpha.
-    spent = spending(alpha * (1 - 1e-12), len(looks), _RHO_TWO_COUNTS)
+    spent = spending(alpha * (1 - 1e-12), len(looks), _RHO)
     return looks, np.diff(spent, prepend=0.0)
 
 

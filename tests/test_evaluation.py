@@ -46,7 +46,7 @@ def test_each_example_is_its_own_certificate(linear, data, tmp_path):
     assert log.settings["seed"] == 9
     assert log.settings["n"] == 300
     header = path.read_text().splitlines()[0]
-    assert header == "idx\tlabel\tpredict\tradius\tcorrect\ttime"
+    assert header == "idx\tlabel\tpredict\tradius\tcorrect\ttime\tn\tp_top"
 
 
 def test_batched_or_not_is_the_same_log(linear, data, tmp_path):

@@ -13,7 +13,17 @@ from importlib import import_module
 
 import rs_keras
 
-COMMANDS = ("train", "certify", "predict", "table", "plot", "export", "serve")
+COMMANDS = (
+    "train",
+    "certify",
+    "predict",
+    "decide",
+    "table",
+    "plot",
+    "report",
+    "export",
+    "serve",
+)
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -48,6 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Cohen et al.'s bound, the one in the papers' tables, instead of "
         "the runner-up bound",
     )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="R",
+        help="radius that an image may lose for fewer draws (default: none, "
+        "all n are drawn)",
+    )
+    parser.add_argument(
+        "--max-radius",
+        type=float,
+        metavar="R",
+        help="larger radii are not asked for (default: no limit)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -58,6 +71,8 @@ def run(args: argparse.Namespace) -> None:
         "bound": args.bound,
         "beta": args.beta,
         "runner_up": not args.plain and args.bound == "clopper_pearson",
+        "tolerance": args.tolerance,
+        "max_radius": args.max_radius,
     }
     if certifying.is_image(args.data):
         _one_image(args, arguments)

@@ -39,9 +39,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-examples", type=int, metavar="N")
     parser.add_argument(
-        "--seed", type=int, help="of the noise (default: fresh entropy)"
+        "--seed",
+        type=_seed,
+        help="of the noise: a number, or `keyed` (follows from the image and "
+        "the key in RS_KERAS_SEED_KEY; default: fresh entropy)",
     )
     add_certifier_arguments(parser)
+
+
+def _seed(text: str) -> int | str:
+    return text if text == "keyed" else int(text)
+
+
+def root_of(seed: int | str | None) -> Any:
+    """The seed of a whole run: the one given, or a fresh one."""
+    from rs_keras.noise import fresh_seeds
+
+    return fresh_seeds(1)[0].tolist() if seed is None else seed
+
+
+def seed_of(root: Any, idx: int) -> Any:
+    """The seed of one example of a run."""
+    from rs_keras.noise import fold_in
+
+    return root if root == "keyed" else fold_in(root, idx)[None]
 
 
 def add_certifier_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,11 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rs_keras.noise import fold_in
-    from rs_keras.noise import fresh_seeds
-
     certifier = certifying.certifier_of(args)
-    root = fresh_seeds(1)[0] if args.seed is None else args.seed
+    root = certifying.root_of(args.seed)
     print(
         f"# sigma={certifier.sigma:g} n={args.n} alpha={args.alpha:g} "
         f"seed={root}"
@@ -31,7 +28,10 @@ def run(args: argparse.Namespace) -> None:
     print("idx\tlabel\tpredict\tp_value")
     for idx, image, label in certifying.examples_of(args, certifier):
         found = certifier.predict(
-            image, n=args.n, alpha=args.alpha, seed=fold_in(root, idx)[None]
+            image,
+            n=args.n,
+            alpha=args.alpha,
+            seed=certifying.seed_of(root, idx),
         )
         print(
             f"{idx}\t{label}\t{found.label[0]}\t{found.p_value[0]:.3g}",
