@@ -1,0 +1,225 @@
+"""Every method's training step against the passes that it cannot do without.
+
+    python benchmarks/methods.py [--rounds 15] [--methods smoothmix ...]
+
+LeNet on 28 x 28 images, each method with the settings of the papers' MNIST
+table at sigma 1.0 and its own batch size. A method's passes are counted and
+timed bare: `train` is forward and backward for the weights, `attack` forward
+and backward for the images, both on all m noisy copies. SmoothMix is measured
+against the same step in plain PyTorch, too, where torch is installed:
+pip install "rs-keras[benchmarks]".
+"""
+
+import argparse
+import os
+from typing import NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from timing import interleaved  # noqa: E402
+from timing import table  # noqa: E402
+
+from rs_keras import models  # noqa: E402
+from rs_keras import trainers  # noqa: E402
+
+SIGMA = 1.0
+
+
+class Case(NamedTuple):
+    """A method, its batch, and the passes that its formula needs."""
+
+    method: str
+    arguments: dict
+    batch: int
+    train: int
+    attack: int
+
+
+CASES = {
+    "gaussian": Case("Gaussian", {}, 256, 1, 0),
+    # The clean pass and the noisy one.
+    "stability": Case("Stability", {}, 256, 2, 0),
+    "consistency": Case("Consistency", {"weight": 5.0}, 128, 1, 0),
+    "macer": Case("MACER", {"weight": 6.0}, 256, 1, 0),
+    "smoothadv": Case("SmoothAdv", {"steps": 10}, 64, 1, 10),
+    # The clean side and the mixture, after T steps of ascent.
+    "smoothmix_T1": Case(
+        "SmoothMix",
+        {"steps": 1, "step_size": 8.0, "one_step_adversary": False},
+        64,
+        2,
+        1,
+    ),
+    "smoothmix": Case("SmoothMix", {"steps": 8}, 64, 2, 8),
+    # The noisy copies and the attacked ones, after T steps on the noise.
+    "catrs": Case("CATRS", {"steps": 4}, 64, 2, 4),
+}
+
+
+def data_of(case):
+    rng = np.random.default_rng(0)
+    images = rng.random([case.batch, 28, 28, 1], dtype=np.float32)
+    labels = tf.constant(rng.integers(0, 10, case.batch))
+    if case.method == "CATRS":
+        soft = rng.dirichlet(np.ones(10), case.batch).astype(np.float32)
+        labels = {"label": labels, "soft_label": tf.constant(soft)}
+    return tf.constant(images), labels
+
+
+def step_of(case, data):
+    trainer = getattr(trainers, case.method)(
+        models.lenet(), sigma=SIGMA, **case.arguments
+    )
+    trainer.compile(trainers.SGD(0.01, weight_decay=1e-4))
+    trainer.check_batch(*data)
+    trainer.optimizer.build(trainer.trainable_variables)
+    step = tf.function(lambda: trainer.train_step(data))
+    return step, trainer.num_noise
+
+
+def passes_of(case, copies):
+    """The bare passes of one step, one after the other."""
+    model = models.lenet()
+    weights = [variable.value for variable in model.trainable_variables]
+    rng = np.random.default_rng(0)
+    noisy = rng.random([copies * case.batch, 28, 28, 1], dtype=np.float32)
+    images = tf.constant(noisy)
+
+    @tf.function
+    def train():
+        with tf.GradientTape() as tape:
+            out = tf.reduce_sum(model(images, training=True))
+        return tape.gradient(out, weights)
+
+    @tf.function
+    def attack():
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(images)
+            out = tf.reduce_sum(model(images, training=False))
+        return tape.gradient(out, images)
+
+    def run():
+        for _ in range(case.train):
+            train()
+        for _ in range(case.attack):
+            attack()
+
+    return run
+
+
+def torch_smoothmix(case):
+    """SmoothMix (plain PyTorch), in the order of the published loop."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    network = nn.Sequential(
+        nn.Conv2d(1, 20, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(20, 50, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(800, 500),
+        nn.ReLU(),
+        nn.Linear(500, 10),
+    )
+    optimizer = torch.optim.SGD(
+        network.parameters(), 0.01, momentum=0.9, weight_decay=1e-4
+    )
+    steps, size = case.arguments["steps"], case.arguments.get("step_size", 1.0)
+    images = torch.rand(case.batch, 1, 28, 28)
+    labels = torch.randint(0, 10, (case.batch,))
+
+    def logits(x, noises):
+        return [network(x + noise) for noise in noises]
+
+    def smoothed(outputs):
+        return sum(functional.softmax(out, 1) for out in outputs) / len(outputs)
+
+    def ascent(noises):
+        x = images.clone()
+        for step in range(steps):
+            if step == 1:
+                first = x.detach().clone()
+            x = x.detach().requires_grad_(True)
+            mean = smoothed(logits(x, noises))
+            loss = functional.nll_loss(
+                mean.clamp(min=1e-20).log(), labels, reduction="sum"
+            )
+            (gradient,) = torch.autograd.grad(loss, x)
+            norm = gradient.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+            x = (x + size * gradient / (norm + 1e-8)).clamp(0, 1)
+        return x.detach(), first if steps > 1 else images
+
+    def run():
+        noises = [torch.randn_like(images) * SIGMA for _ in range(4)]
+        adversarial, start = ascent(noises)
+        outputs = logits(start, noises)
+        mean = smoothed(outputs)
+        share = torch.rand(case.batch, 1) / 2
+        wide = share.view(-1, 1, 1, 1)
+        mixed = (1 - wide) * start + wide * adversarial
+        target = (1 - share) * mean + share / 10
+        right = (mean.argmax(1) == labels).float()
+        mixture = sum(
+            functional.kl_div(
+                functional.log_softmax(out, 1), target, reduction="none"
+            ).sum(1)
+            for out in logits(mixed, noises)
+        )
+        plain = sum(functional.cross_entropy(out, labels) for out in outputs)
+        loss = plain / 4 + 5.0 * (right * mixture / 4).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return run
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--methods", nargs="+", choices=CASES, default=CASES)
+    args = parser.parse_args()
+    rows = []
+    for name in args.methods:
+        case = CASES[name]
+        step, copies = step_of(case, data_of(case))
+        work = {"step": step, "passes": passes_of(case, copies)}
+        if case.method == "SmoothMix":
+            try:
+                work["torch"] = torch_smoothmix(case)
+            except ImportError:
+                print("torch is not installed: its column is left out")
+        seconds = interleaved(work, args.rounds)
+        step_time = seconds["step"]
+        peer = seconds.get("torch")
+        rows.append(
+            [
+                name,
+                f"{copies} x {case.batch}",
+                f"{case.train} + {case.attack}",
+                f"{1e3 * step_time:.1f} ms",
+                f"{case.batch / step_time:,.0f}",
+                f"{step_time / seconds['passes']:.2f}",
+                "" if peer is None else f"{peer / step_time:.2f}",
+            ]
+        )
+    header = [
+        "method",
+        "m x batch",
+        "train + attack passes",
+        "step",
+        "images/s",
+        "step / passes",
+        "PyTorch / step",
+    ]
+    print(table(header, rows))
+
+
+if __name__ == "__main__":
+    main()
