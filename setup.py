@@ -7,7 +7,9 @@ from setuptools import setup
 ROOMS = {
     "rs_keras": "rs_keras",
     "rs_keras.cli": "rs_keras/cli",
+    "rs_keras.datasets": "rs_keras/datasets",
     "rs_keras.models": "rs_keras/models",
+    "rs_keras.report": "rs_keras/report",
     "rs_keras.trainers": "trainers",
     "rs_keras.export": "export",
     "rs_keras.serving": "serving",
@@ -26,6 +28,7 @@ setup(
     package_dir=ROOMS,
     package_data={
         "rs_keras": ["py.typed", "data/*"],
+        "rs_keras.report": ["*.html", "*.css", "*.js"],
         "rs_keras.serving": ["deploy/*", "deploy/*/*"],
     },
     entry_points={"console_scripts": ["rs-keras = rs_keras.cli:main"]},
@@ -34,6 +37,7 @@ setup(
         # of the embedded server is known to work up to 2.21.
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<3.16",
+        "keras-tuner>=1.4.7,<2",
         "tensorflow-probability>=0.25,<0.26",
         # tensorflow-probability imports it and does not declare it.
         "tf-keras>=2.20,<2.22",
@@ -56,6 +60,8 @@ setup(
             "hypothesis>=6.100",
             "mpmath>=1.3",
             "mypy>=1.13",
+            # Drives the Chromium that is installed; downloads none itself.
+            "playwright>=1.40",
             "psutil>=5.9",
             "pytest>=8.2",
             "pytest-xdist>=3.6",

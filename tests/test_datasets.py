@@ -13,15 +13,17 @@ import scipy.stats
 import tensorflow as tf
 from PIL import Image
 
-from rs_keras import augmentation
-from rs_keras import dataset_readers
 from rs_keras import datasets
-from rs_keras.dataset_sources import ArraySource
-from rs_keras.dataset_sources import Plan
+from rs_keras.datasets import augmentation
+from rs_keras.datasets import readers
+from rs_keras.datasets.sources import ArraySource
+from rs_keras.datasets.sources import Plan
 
 PREPARED = Path(
     os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
 ).expanduser()
+
+BUNDLED = Path(datasets.__file__).parents[1] / "data"
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def test_fashion_mini_is_fashion_mnist(prepared):
 
 
 def test_fashion_mini_comes_with_its_licence():
-    folder = Path(datasets.__file__).parent / "data"
+    folder = BUNDLED
     text = (folder / "LICENSE.fashion-mnist").read_text(encoding="utf-8")
     assert "MIT License" in text and "Zalando" in text
 
@@ -126,11 +128,7 @@ def test_drop_remainder_fixes_the_batch():
 
 
 def test_test_split_keeps_its_order():
-    with np.load(
-        dataset_readers.__file__.replace(
-            "dataset_readers.py", "data/fashion_mini.npz"
-        )
-    ) as bundled:
+    with np.load(BUNDLED / "fashion_mini.npz") as bundled:
         images, labels = bundled["x_test"], bundled["y_test"]
     data = datasets.load("fashion_mini", batch_size=128, example_id=True)
     found = np.concatenate([x for x, _ in data])
@@ -793,7 +791,7 @@ def test_bad_calls_are_refused(call, words):
 def test_data_that_cannot_be_had_says_what_to_do(
     name, words, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(dataset_readers, "_reachable", lambda url: False)
+    monkeypatch.setattr(readers, "_reachable", lambda url: False)
     with pytest.raises(FileNotFoundError, match=words):
         datasets.load(name, data_dir=tmp_path)
 
@@ -804,14 +802,14 @@ def test_server_that_fails_says_what_to_do(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("checksum mismatch")
 
-    monkeypatch.setattr(dataset_readers, "_reachable", lambda url: True)
+    monkeypatch.setattr(readers, "_reachable", lambda url: True)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     with pytest.raises(FileNotFoundError, match="checksum mismatch.*build"):
         datasets.load("svhn_cropped", data_dir=tmp_path)
 
 
 def test_nothing_answers_at_a_closed_port():
-    assert not dataset_readers._reachable("http://127.0.0.1:9/file")
+    assert not readers._reachable("http://127.0.0.1:9/file")
 
 
 def test_tensorflow_datasets_is_imported_when_it_is_needed():

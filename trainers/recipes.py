@@ -31,7 +31,7 @@ from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
 from rs_keras.checks import check_positive
 from rs_keras.configs import argument_names
-from rs_keras.dataset_registry import check_name
+from rs_keras.datasets.registry import check_name
 from rs_keras.trainers import recipe_tables as tables
 from rs_keras.trainers.noisy import NoisyModel
 
@@ -241,7 +241,12 @@ class Recipe:
 
     def build_optimizer(self) -> keras.optimizers.Optimizer:
         """Returns PyTorch's SGD, with the rate of the first epoch."""
-        return trainers.SGD(**self.optimizer)
+        # JSON writes 1.0 as 1, which Keras refuses.
+        settings = {
+            name: value if isinstance(value, bool) else float(value)
+            for name, value in self.optimizer.items()
+        }
+        return trainers.SGD(**settings)
 
     def build(
         self,

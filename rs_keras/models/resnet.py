@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from rs_keras.dataset_registry import REGISTRY
+from rs_keras.datasets.registry import REGISTRY
 from rs_keras.models import parts
 
 _CIFAR10 = REGISTRY["cifar10"]

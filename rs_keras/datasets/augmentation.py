@@ -39,7 +39,7 @@ def crop_and_flip(
     Example:
 
     >>> import tensorflow as tf
-    >>> from rs_keras.augmentation import crop_and_flip
+    >>> from rs_keras.datasets.augmentation import crop_and_flip
     >>> image = tf.reshape(tf.range(4.0), [1, 2, 2, 1])
     >>> crop_and_flip(image, [[0.4, 0.4, 0.0]], pad=1)[0, :, :, 0].numpy()
     array([[1., 0.],

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rs_keras import augmentation
 from rs_keras.checks import check_choice
 from rs_keras.checks import check_images
-from rs_keras.dataset_sources import ArraySource
-from rs_keras.dataset_sources import Source
-from rs_keras.dataset_sources import StreamedSource
-from rs_keras.dataset_sources import file_rows
-from rs_keras.dataset_sources import record_rows
+from rs_keras.datasets import augmentation
+from rs_keras.datasets.sources import ArraySource
+from rs_keras.datasets.sources import Source
+from rs_keras.datasets.sources import StreamedSource
+from rs_keras.datasets.sources import file_rows
+from rs_keras.datasets.sources import record_rows
 
 # What tensorflow-datasets or a folder may call the split that we call "test".
 _TEST_NAMES = ("test", "validation", "val")

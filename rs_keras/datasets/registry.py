@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from rs_keras import dataset_readers as readers
 from rs_keras.checks import check_choice
-from rs_keras.dataset_sources import Source
+from rs_keras.datasets import readers as readers
+from rs_keras.datasets.sources import Source
 
-_BUNDLED = Path(__file__).parent / "data" / "fashion_mini.npz"
+_BUNDLED = Path(__file__).parents[1] / "data" / "fashion_mini.npz"
 
 _DIGITS = tuple("0123456789")
 _CLOTHES = (

@@ -1,17 +1,4 @@
-"""Data sets as tf.data: images in [0, 1], labels, the papers' augmentation.
-
-A training pass is a function of (seed, epoch): its order and its augmentation
-are drawn from these two numbers and the places of the examples, never from
-what ran before. So a run that stops and resumes sees what it would have seen.
-
-Example:
-
->>> from rs_keras import datasets
->>> data = datasets.load("fashion_mini", split="test", batch_size=100)
->>> images, labels = next(iter(data))
->>> images.shape.as_list(), images.dtype.name, labels.dtype.name
-([100, 28, 28, 1], 'float32', 'int64')
-"""
+"""Passes through a data set, as tf.data."""
 
 import itertools
 from collections.abc import Callable
@@ -22,28 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras.checks import check_count
-from rs_keras.dataset_registry import REGISTRY
-from rs_keras.dataset_registry import DatasetInfo
-from rs_keras.dataset_registry import check_name
-from rs_keras.dataset_registry import info
-from rs_keras.dataset_registry import names
-from rs_keras.dataset_registry import open_split
-from rs_keras.dataset_sources import Plan
-from rs_keras.dataset_sources import Source
-from rs_keras.dataset_sources import limited
-
-__all__ = [
-    "REGISTRY",
-    "DatasetInfo",
-    "arrays",
-    "attach",
-    "epoch",
-    "info",
-    "load",
-    "names",
-    "steps",
-    "stream",
-]
+from rs_keras.datasets.registry import check_name
+from rs_keras.datasets.registry import info
+from rs_keras.datasets.registry import open_split
+from rs_keras.datasets.sources import Plan
+from rs_keras.datasets.sources import Source
+from rs_keras.datasets.sources import limited
 
 # Batches of a pass that is asked for image by image.
 _UNBATCHED = 256
