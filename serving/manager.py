@@ -57,6 +57,8 @@ class ModelManager:
         self._lock = threading.Lock()
         self._config = model_server_config_pb2.ModelConfigList()
         self._versions: dict[str, dict[int, Version]] = {}
+        # Also those that wait for their last request.
+        self._loaded: set[Version] = set()
         self._labels: dict[str, dict[str, int]] = {}
         self._complaints: dict[str, str] = {}
 
@@ -154,10 +156,9 @@ class ModelManager:
             self._config.Clear()
             # Under the lock, so that none is freed in between.
             with self._lock:
-                for versions in self._versions.values():
-                    for version in versions.values():
-                        if version.model is not None:
-                            version.model.cancel()
+                for version in self._loaded:
+                    if version.model is not None:
+                        version.model.cancel()
 
     def _resolve(self, spec: Any) -> tuple[Version, SessionModel]:
         if not spec.name:
@@ -224,9 +225,8 @@ class ModelManager:
         versions = self._versions.get(model.name, {})
         for number in sorted(wanted, reverse=True):
             version = versions.get(number)
-            if version is None or (
-                version.state == State.END and not version.wanted
-            ):
+            # One that is leaving is loaded afresh: it may take long to leave.
+            if version is None or not version.wanted:
                 version = Version(number, wanted[number])
                 with self._lock:
                     self._versions.setdefault(model.name, {})[number] = version
@@ -245,25 +245,25 @@ class ModelManager:
                 version.state == State.AVAILABLE and version.number in wanted
                 for version in versions
             )
-            free = []
+            leaving = []
             for version in versions:
                 if version.number in wanted or (wanted and not serving):
                     continue
                 version.wanted = False
                 if version.state == State.AVAILABLE:
                     version.state = State.UNLOADING
-                    event(
-                        logging.INFO,
-                        "version_unloading",
-                        model=name,
-                        version=version.number,
-                    )
-                    if version.users == 0:
-                        free.append(version)
+                    leaving.append((version, version.users == 0))
                 elif version.state == State.LOADING:
                     version.state = State.END
-        for version in free:
-            self._free(version)
+        for version, unused in leaving:
+            event(
+                logging.INFO,
+                "version_unloading",
+                model=name,
+                version=version.number,
+            )
+            if unused:
+                self._free(version)
 
     def _load(self, name: str, version: Version, retries: int) -> None:
         version.state = State.LOADING
@@ -272,7 +272,8 @@ class ModelManager:
             model = self._load_model(version.directory)
         except StatusError as error:
             self._fail(name, version, error, retries)
-        except Exception as error:  # noqa: BLE001 - polling must go on
+        except Exception as error:
+            # Whatever an export holds, the server goes on.
             failure = StatusError(grpc.StatusCode.UNKNOWN, repr(error))
             self._fail(name, version, failure, retries)
         else:
@@ -280,6 +281,7 @@ class ModelManager:
                 version.model = model
                 version.error = None
                 version.state = State.AVAILABLE
+                self._loaded.add(version)
             event(
                 logging.INFO,
                 "version_available",
@@ -333,6 +335,7 @@ class ModelManager:
         with self._lock:
             model, version.model = version.model, None
             version.state = State.END
+            self._loaded.discard(version)
         if model is not None:
             model.close()
 

@@ -71,6 +71,9 @@ class SessionModel:
             # What the import refuses arrives as a Python error.
             self.close()
             raise invalid(str(error)) from error
+        except BaseException:
+            self.close()
+            raise
 
     def run(
         self,

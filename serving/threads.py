@@ -79,7 +79,7 @@ class ThreadPool(futures.Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:  # noqa: BLE001 - it is handed on
+                except BaseException as error:
                     future.set_exception(error)
             # Else the last request would stay in memory until the next one.
             del task, future, call

@@ -191,6 +191,24 @@ def test_running_request_keeps_its_version(base_path, plus_three):
         wait_for(lambda: wire.states()[1] == (1, "END"))
 
 
+def test_model_comes_back_before_its_last_request_has_left(base_path):
+    with serve(base_path) as server, connect(server) as wire:
+        running = wire.prediction.Predict.future(
+            predict_request(signature="spin", n=np.int64([10**12])), timeout=60
+        )
+        wait_for(lambda: server._manager.states("m")[0].users == 1)
+        wire.call("HandleReloadConfigRequest", reload_request())
+        assert wire.states() == [(1, "UNLOADING")]
+        wire.call(
+            "HandleReloadConfigRequest", reload_request(model("m", base_path))
+        )
+        assert wire.states() == [(1, "AVAILABLE")]
+        assert wire.line() == 3.0
+        assert not running.done()
+        server.stop(0)
+        assert running.code() is grpc.StatusCode.UNAVAILABLE
+
+
 # -- labels ------------------------------------------------------------------
 
 
