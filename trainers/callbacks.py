@@ -97,7 +97,7 @@ class CertifyCallback(keras.callbacks.Callback):
         self.radii = {_name(radius): float(radius) for radius in radii}
         self.seed = check_count("seed", seed, -(2**63))
         self.sigma = None if sigma is None else check_positive("sigma", sigma)
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "n": check_count("n", n),
             "n0": check_count("n0", n0),
             "alpha": check_probability("alpha", alpha),
@@ -156,12 +156,8 @@ def _name(radius: Any) -> str:
         hundredths = float(radius) * 100
     except (TypeError, ValueError):
         hundredths = float("nan")
-    near = (
-        abs(hundredths - round(hundredths)) < 1e-6
-        if (0 <= hundredths < 1000)
-        else False
-    )
-    if not near:
+    # 0.29 * 100 is no whole number in floats.
+    if not (0 <= hundredths < 1000 and abs(hundredths % 1 - 0.5) > 0.499999):
         raise ValueError(
             "`radii` must be multiples of 0.01 in [0, 10). "
             f"Received: {radius!r}"

@@ -242,7 +242,7 @@ class Recipe:
     def build_optimizer(self) -> keras.optimizers.Optimizer:
         """Returns PyTorch's SGD, with the rate of the first epoch."""
         # JSON writes 1.0 as 1, which Keras refuses.
-        settings = {
+        settings: dict[str, Any] = {
             name: value if isinstance(value, bool) else float(value)
             for name, value in self.optimizer.items()
         }

@@ -319,7 +319,7 @@ class _Run(keras.callbacks.Callback):
     def take(self) -> None:
         """Writes the snapshot, whole or not at all."""
         groups = self._variables()
-        arrays = {
+        arrays: dict[str, Any] = {
             f"{name}/{i}": variable.numpy()
             for name, group in groups.items()
             for i, variable in enumerate(group)
@@ -334,8 +334,9 @@ class _Run(keras.callbacks.Callback):
             "callbacks": callbacks,
             "variables": _kinds(groups),
         }
+        arrays |= {"state": json.dumps(state), **more}
         with written_whole(self.path) as temporary, temporary.open("wb") as f:
-            np.savez(f, state=json.dumps(state), **arrays, **more)
+            np.savez(f, **arrays)
         self._taken = time.monotonic()
 
     @contextlib.contextmanager

@@ -209,6 +209,7 @@ def _refuse(
         value = getattr(args, name)
         if value is not None:
             flag = "DATASET" if name == "data" else f"--{name}"
+            flag = flag.replace("_", "-")
             raise ValueError(
                 f"{flag} cannot be given beside {instead}. Received: {value}"
             )
