@@ -52,13 +52,23 @@ def certified_table(
     gaussian  0.300  50.0  50.0   0.0     50.0         2  1000  clopper_pearson
     """
     check_choice("format", format, _FORMATS)
+    return _FORMATS[format](certified_cells(logs, radii))
+
+
+def certified_cells(
+    logs: Sequence[CertificationLog | Envelope],
+    radii: Sequence[float] | None = None,
+) -> list[Sequence[str]]:
+    """Returns the header and the rows of `certified_table`, not yet laid out.
+
+    Arguments and errors are those of `certified_table`.
+    """
     if not logs:
         raise ValueError("`logs` must hold at least one log. Received: none")
     chosen = _default_radii(logs) if radii is None else list(radii)
     header = ["log", "ACR", *(_radius_name(radius) for radius in chosen)]
     header += ["abstain", "examples", "n", "bound"]
-    rows = [_row(log, chosen) for log in logs]
-    return _FORMATS[format]([header, *rows])
+    return [header, *(_row(log, chosen) for log in logs)]
 
 
 def _default_radii(logs: Sequence[CertificationLog | Envelope]) -> list[float]:

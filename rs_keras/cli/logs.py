@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the logs, and whether their envelope is wanted."""
-    parser.add_argument(
-        "logs",
-        nargs="+",
-        metavar="LOG",
-        help="a log written by `certify`, or one published with a paper",
-    )
+    add_logs(parser)
     parser.add_argument(
         "--envelope",
         action="store_true",
@@ -26,19 +21,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_logs(parser: argparse.ArgumentParser) -> None:
+    """Adds the logs alone."""
+    parser.add_argument(
+        "logs",
+        nargs="+",
+        metavar="LOG",
+        help="a log written by `certify`, or one published with a paper",
+    )
+
+
 def read_logs(
     args: argparse.Namespace,
 ) -> "list[CertificationLog | Envelope]":
+    """Reads the logs that `args` names, and makes their envelope."""
+    from rs_keras.log import CertificationLog
+
+    logs = read_certification_logs(args)
+    return [
+        *logs,
+        *([CertificationLog.envelope(logs)] if args.envelope else []),
+    ]
+
+
+def read_certification_logs(
+    args: argparse.Namespace,
+) -> "list[CertificationLog]":
     """Reads the logs that `args` names, each under a name of its own."""
     from rs_keras.log import CertificationLog
 
     logs = [CertificationLog.read(path) for path in args.logs]
     uses = Counter(log.name for log in logs)
-    logs = [
+    return [
         log if uses[log.name] == 1 else replace(log, name=path)
         for log, path in zip(logs, args.logs, strict=True)
     ]
-    return [
-        *logs,
-        *([CertificationLog.envelope(logs)] if args.envelope else []),
-    ]
+
+
+def radii_of(text: str) -> list[float]:
+    """Reads radii with commas between."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(
+            "--radii must be numbers with commas between, as in 0,0.25,0.5. "
+            f"Received: {text}"
+        ) from error

@@ -28,15 +28,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from rs_keras.tables import certified_table
 
-    radii = None if args.radii is None else _radii(args.radii)
+    radii = None if args.radii is None else logs.radii_of(args.radii)
     print(certified_table(logs.read_logs(args), radii, args.format))
-
-
-def _radii(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ValueError(
-            "--radii must be numbers with commas between, as in 0,0.25,0.5. "
-            f"Received: {text}"
-        ) from error

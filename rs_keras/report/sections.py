@@ -1,0 +1,242 @@
+"""The parts of the page that need no script, as HTML with all text escaped."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from rs_keras.certificate import ABSTAIN
+from rs_keras.certificate import Certificate
+from rs_keras.comparison import check_comparable
+from rs_keras.comparison import compare_acr
+from rs_keras.log import CertificationLog
+from rs_keras.report.thumbnails import Thumbnails
+from rs_keras.tables import certified_cells
+
+# What a statement of the guarantee cannot do without.
+_NEEDED = ("sigma", "alpha", "noise")
+
+_NO_STATEMENT = (
+    "There are no settings beside this log, so the page cannot say with which "
+    "noise, how many samples, which bound and what confidence its radii were "
+    "made; see where it was published."
+)
+_READING = (
+    "The curves and the table count certificates. Each may be wrong with the "
+    "error probability above, so that up to about this share of the certified "
+    "examples may not hold; rs_keras gives a bound for all together with "
+    "certified_accuracy(radii, rho=...).",
+    "Radii are L2 distances between images with pixels in [0, 1]. They say "
+    "nothing of other changes, such as shifts, rotations or blur, that are "
+    "farther away.",
+    "A radius is about the smoothed classifier, not about the network inside, "
+    "and holds for the label that was certified, right or wrong.",
+)
+
+
+def summary(logs: Sequence[CertificationLog]) -> str:
+    """One line: how many logs, of what."""
+    parts = [f"{len(logs)} logs" if len(logs) > 1 else logs[0].name]
+    parts += _distinct(log.settings.get("dataset") for log in logs)
+    parts.append(" / ".join(_distinct(f"{len(log):,}" for log in logs)))
+    parts[-1] += " examples"
+    sigmas = _distinct(log.settings.get("sigma") for log in logs)
+    if sigmas:
+        parts.append(f"sigma {', '.join(sigmas)}")
+    return " · ".join(parts)
+
+
+def _distinct(values: Any) -> list[str]:
+    return list(dict.fromkeys(str(v) for v in values if v is not None))
+
+
+def certified(
+    logs: Sequence[CertificationLog], radii: Sequence[float] | None
+) -> str:
+    """The table of `rs_keras.tables`."""
+    header, *rows = certified_cells(logs, radii)
+    return _table(header, rows)
+
+
+def _table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "numbers"
+) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
+    return (
+        f'<table class="{kind}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(_row(row) for row in rows)}</tbody></table>"
+    )
+
+
+def _row(cells: Sequence[str], kind: str = "") -> str:
+    first, *others = map(escape, cells)
+    columns = "".join(f"<td>{cell}</td>" for cell in others)
+    mark = f' class="{kind}"' if kind else ""
+    return f'<tr{mark}><th scope="row">{first}</th>{columns}</tr>'
+
+
+def comparison(logs: Sequence[CertificationLog]) -> str:
+    """Every log against the first, example by example, where that is sound."""
+    if len(logs) < 2:
+        return ""
+    try:
+        check_comparable(logs)
+    except ValueError as error:
+        text = f"Not compared example by example: {error}."
+        return f'<p class="note">{escape(text)}</p>'
+    found = [compare_acr(logs[0], log) for log in logs[1:]]
+    rows = [
+        [
+            one.names[1],
+            f"{one.difference:+.4f}",
+            f"{one.low:+.4f} to {one.high:+.4f}",
+            f"{one.wins:,}",
+            f"{one.losses:,}",
+            one.notes or "nothing else",
+        ]
+        for one in found
+    ]
+    header = [
+        "log",
+        "ACR difference",
+        "95% interval",
+        "larger radii",
+        "smaller radii",
+        "also differs in",
+    ]
+    return (
+        f"<h3>Against {escape(logs[0].name)}</h3>"
+        "<p>Difference of the average certified radii on the same "
+        f"{found[0].examples:,} examples, with a paired bootstrap interval "
+        "over examples (10,000 resamples). It does not cover how much training "
+        "seeds differ.</p>"
+        '<div class="scroll" tabindex="0" role="group" '
+        f'aria-label="Comparison">{_table(header, rows)}</div>'
+    )
+
+
+def verdicts(logs: Sequence[CertificationLog]) -> str:
+    """How many examples of each log are right, wrong and abstained."""
+    kinds = ("right", "wrong", "abstained")
+    heads = "".join(
+        f'<th scope="col"><span class="dotkey {kind}"></span>{kind}</th>'
+        for kind in kinds
+    )
+    rows = []
+    for log in logs:
+        abstained = int((log.predict == ABSTAIN).sum())
+        right = int(log.correct.sum())
+        # Of an example without a label nobody knows.
+        judged = (log.predict != ABSTAIN) & (log.label >= 0)
+        wrong = int((judged & ~log.correct).sum())
+        counts = dict(zip(kinds, (right, wrong, abstained), strict=True))
+        cells = "".join(
+            f"<td>{count:,} ({100 * count / len(log):.1f}%)</td>"
+            for count in counts.values()
+        )
+        rows.append(
+            f'<tr><th scope="row">{escape(log.name)}</th>{cells}'
+            f'<td class="wide">{_bar(counts, len(log))}</td></tr>'
+        )
+    return (
+        '<div class="scroll" tabindex="0" role="group" aria-label="Verdicts">'
+        '<table class="verdicts"><thead><tr><th scope="col">log</th>'
+        f'{heads}<th class="wide"><span class="hidden">bar</span></th></tr>'
+        f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _bar(counts: dict[str, int], total: int) -> str:
+    left = 0.0
+    parts = []
+    for kind, count in counts.items():
+        width = 100 * count / total
+        parts.append(
+            f'<rect class="{kind}" x="{left:.3f}" y="0" width="{width:.3f}" '
+            'height="4"/>'
+        )
+        left += width
+    return (
+        '<svg class="bar" viewBox="0 0 100 4" preserveAspectRatio="none" '
+        f'aria-hidden="true">{"".join(parts)}</svg>'
+    )
+
+
+def gallery_note(
+    logs: Sequence[CertificationLog],
+    thumbnails: Thumbnails | None,
+    note: str | None,
+) -> str:
+    """Says what the gallery does not show."""
+    texts = [note] if note else []
+    if thumbnails is not None:
+        total = len(np.unique(np.concatenate([log.idx for log in logs])))
+        if len(thumbnails.idx) < total:
+            texts.append(
+                f"{len(thumbnails.idx):,} of {total:,} examples have a "
+                "picture: up to half of these are wrong or abstained in the "
+                "first log, the others spread evenly over its radii."
+            )
+    return "".join(f'<p class="note">{escape(text)}</p>' for text in texts)
+
+
+def settings(logs: Sequence[CertificationLog]) -> str:
+    """All settings, a column a log; rows that differ are marked."""
+    keys = list(dict.fromkeys(key for log in logs for key in log.settings))
+    if not keys:
+        return "<p>No settings lie beside the logs.</p>"
+    rows = []
+    for key in keys:
+        values = [_shown(log, key) for log in logs]
+        differs = "differs" if len(set(values)) > 1 else ""
+        rows.append(_row([key, *values], differs))
+    heads = "".join(
+        f'<th scope="col">{escape(text)}</th>'
+        for text in ["setting", *(log.name for log in logs)]
+    )
+    return (
+        '<div class="scroll" tabindex="0" role="group" aria-label="Settings">'
+        f'<table class="settings"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _shown(log: CertificationLog, key: str) -> str:
+    if key not in log.settings:
+        return "not known"
+    value = log.settings[key]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def guarantees(logs: Sequence[CertificationLog]) -> str:
+    """The guarantee in words with its conditions, once where logs share it."""
+    holders: dict[str, list[str]] = {}
+    for log in logs:
+        holders.setdefault(_statement(log), []).append(log.name)
+    texts = []
+    for statement, names in holders.items():
+        if len(holders) > 1:
+            texts.append(f"<h3>{escape(', '.join(names))}</h3>")
+        texts.append(f"<p>{escape(statement)}</p>")
+    items = "".join(f"<li>{escape(text)}</li>" for text in _READING)
+    return f"{''.join(texts)}<h3>How to read it</h3><ul>{items}</ul>"
+
+
+def _statement(log: CertificationLog) -> str:
+    known = log.settings
+    soft = known.get("bound", "clopper_pearson") != "clopper_pearson"
+    needed = (*_NEEDED, *(("beta",) if soft else ()))
+    if any(known.get(key) is None for key in needed):
+        return _NO_STATEMENT
+    return Certificate(
+        label=log.predict,
+        radius=log.radius,
+        p_lower=np.zeros(0),
+        counts=np.zeros(0),
+        selection_counts=np.zeros(0),
+        n=np.zeros(0),
+        seed=np.zeros(0),
+        settings=known,
+    ).statement()
