@@ -9,6 +9,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from rs_keras import bounds
 
@@ -474,3 +475,13 @@ class TestShapesAndNonsense:
     def test_wrong_arguments_are_named(self, call, message):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_lower_bounds_are_tfps_beta_quantiles_where_those_are_right():
+    n, alpha = 100_000, 0.001
+    k = np.unique(np.geomspace(1, n - 1, 200).astype(int)).astype(float)
+    one = np.ones_like(k)
+    beta = tfp.distributions.Beta(k, n - k + one)
+    quantile = beta.quantile(np.float64(alpha)).numpy()
+    lower = bounds.clopper_pearson_lower(k, n, alpha).numpy()
+    np.testing.assert_allclose(lower, quantile, rtol=1e-9)
