@@ -271,14 +271,26 @@ def _handshake_trouble(
 ) -> str | None:
     try:
         with tls.context().wrap_socket(plain, server_hostname=name) as secure:
-            # With TLS 1.3, what the server thinks of the client's
-            # certificate comes after the handshake.
-            secure.recv(1)
+            # A server that is content begins to speak. What TLS 1.3 lets it
+            # think of the client's certificate comes after the handshake.
+            if secure.recv(1):
+                return None
     except ssl.SSLCertVerificationError as error:
         return _certificate_trouble(error, tls, name)
+    except (ssl.SSLEOFError, ConnectionError):
+        pass
     except ssl.SSLError as error:
         return _alert(error)
-    return None
+    if tls.certificate is None:
+        return (
+            "the server ends the connection where a client shows its "
+            "certificate: it wants one; give `tls.certificate` and `tls.key`"
+        )
+    return (
+        "the server ends the connection when it has seen the client's "
+        "certificate: has that expired, or is its issuer one that the server "
+        "does not trust?"
+    )
 
 
 def _certificate_trouble(
@@ -307,15 +319,6 @@ def _alert(error: ssl.SSLError) -> str:
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if "wrong version number" in reason or "record layer" in reason:
         return "the server does not speak TLS; leave out `tls`"
-    if "certificate required" in reason:
-        return (
-            "the server wants a client certificate; give `tls.certificate` "
-            "and `tls.key`"
-        )
-    if "alert" in reason and "expired" in reason:
-        return "the client's own certificate has expired; renew it"
-    if "alert" in reason and (
-        "certificate" in reason or "unknown ca" in reason
-    ):
+    if "alert" in reason and ("certificate" in reason or "ca" in reason):
         return f"the server refuses the client's certificate ({reason})"
     return f"the TLS handshake fails ({reason})"

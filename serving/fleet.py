@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterable
 from collections.abc import Sequence
 
+import grpc
 from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
@@ -12,6 +13,12 @@ from rs_keras.serving.channels import Address
 from rs_keras.serving.channels import ClientTLS
 from rs_keras.serving.channels import Endpoint
 from rs_keras.serving.served import ServedModel
+
+_DISCONNECTED = (
+    grpc.ChannelConnectivity.IDLE,
+    grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+    grpc.ChannelConnectivity.SHUTDOWN,
+)
 
 
 class Server:
@@ -37,6 +44,13 @@ class Server:
         models = model_service_pb2_grpc.ModelServiceStub(self._channel)
         self.predict = prediction.Predict
         self.status = models.GetModelStatus
+        self._channel.subscribe(self._changed)
+
+    def _changed(self, state: grpc.ChannelConnectivity) -> None:
+        # gRPC connects again by itself, maybe to a server that was started
+        # anew with something else: it must say what it serves.
+        if state in _DISCONNECTED:
+            self.ready = False
 
     def measured(self, draws: int, seconds: float) -> None:
         """Notes how long a request took: half of what is known is the last."""

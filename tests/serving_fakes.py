@@ -1,0 +1,214 @@
+"""Servers without TensorFlow, whose votes anyone can count, and that fail."""
+
+import json
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from tensorflow_serving.apis import get_model_status_pb2
+from tensorflow_serving.apis import model_service_pb2_grpc
+from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+SHAPE = (4, 4, 1)
+CLASSES = 3
+METADATA = {
+    "format": 1,
+    "library": "rs-keras 0",
+    "tensorflow": "0",
+    "sigma": 0.5,
+    "noise": "float",
+    "dtype": "float32",
+    "bound": "clopper_pearson",
+    "num_classes": CLASSES,
+    "image": {"shape": list(SHAPE), "dtype": "float32", "range": [0, 1]},
+    "max_radius": 1.0,
+    "signatures": ["certify", "predict", "sample"],
+    "fingerprint": "f" * 32,
+    "weights_sha256": "0" * 64,
+    "n0": 100,
+    "n": 1000,
+    "alpha": 0.001,
+    "predict_n": 100,
+    "max_n": 10_000,
+    "runner_up": True,
+    "class_names": None,
+    "image_bytes": False,
+    "seed": "fresh",
+    "guarantee": "none",
+}
+
+
+def votes(seed, first, n, version=1):
+    """How draws first .. first+n-1 under this seed vote: a plain loop's sum."""
+    draws = np.arange(first, first + n, dtype=np.uint64)
+    mixed = (draws * np.uint64(2654435761 + 2 * version)) >> np.uint64(7)
+    mixed += np.uint64(int(seed[0]) % 1000)
+    # Class 0 gets about 4 of 5, so that certificates are not all abstentions.
+    return np.bincount(
+        np.minimum(mixed % np.uint64(10), 9) // np.uint64(8)
+        + (mixed % np.uint64(10) == np.uint64(9)),
+        minlength=CLASSES,
+    )
+
+
+class Fake(
+    prediction_service_pb2_grpc.PredictionServiceServicer,
+    model_service_pb2_grpc.ModelServiceServicer,
+):
+    """Serves `versions` of the model "m".
+
+    Attributes:
+        faults: What `sample` requests meet before they are answered, one a
+            request: (code, details), or a number of seconds to be slow.
+        always: A fault that all of them meet.
+        spoil: Changes the outputs of `sample`.
+        asked: Signatures, in the order of requests.
+        drawn: (first, n) of all rows that were answered.
+        before_sample: Called at each `sample` request.
+    """
+
+    def __init__(self, host="127.0.0.1", port=0, credentials=None, **changes):
+        self.metadata = {**METADATA, **changes}
+        self.versions = {1: {}}
+        self.states = {}
+        self.faults = deque()
+        self.always = None
+        self.spoil = None
+        self.status_fault = None
+        self.asked = []
+        self.drawn = []
+        self.before_sample = lambda n: None
+        self.pace = 0.0
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(16)
+        self._server = grpc.server(
+            self._pool, options=[("grpc.so_reuseport", 0)]
+        )
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+            self, self._server
+        )
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(
+            self, self._server
+        )
+        target = f"{host}:{port}"
+        if credentials is None:
+            bound = self._server.add_insecure_port(target)
+        else:
+            bound = self._server.add_secure_port(target, credentials)
+        self.port = bound
+        self.address = f"{host}:{bound}"
+        self._server.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.stop()
+
+    def stop(self):
+        self._server.stop(0).wait()
+        self._pool.shutdown(wait=False)
+
+    @property
+    def samples(self):
+        return self.asked.count("sample")
+
+    def GetModelStatus(self, request, context):
+        if self.status_fault is not None:
+            context.abort(*self.status_fault)
+        if request.model_spec.name != "m":
+            context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                "Could not find any versions of model "
+                f"{request.model_spec.name}",
+            )
+        response = get_model_status_pb2.GetModelStatusResponse()
+        available = get_model_status_pb2.ModelVersionStatus.AVAILABLE
+        for version in sorted(self.versions, reverse=True):
+            response.model_version_status.add(
+                version=version, state=self.states.get(version, available)
+            )
+        return response
+
+    def Predict(self, request, context):
+        spec = request.model_spec
+        version = spec.version.value
+        with self._lock:
+            self.asked.append(spec.signature_name)
+        if version not in self.versions:
+            self._gone(version, context)
+        inputs = {
+            name: tf.make_ndarray(proto)
+            for name, proto in request.inputs.items()
+        }
+        response = predict_pb2.PredictResponse()
+        response.model_spec.CopyFrom(spec)
+        answer = getattr(self, spec.signature_name)
+        for name, array in answer(inputs, version, context).items():
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(array))
+        if self.spoil is not None and spec.signature_name == "sample":
+            self.spoil(response)
+        return response
+
+    def describe(self, inputs, version, context):
+        facts = {**self.metadata, **self.versions[version]}
+        return {"metadata_json": np.array([json.dumps(facts).encode()])}
+
+    def sample(self, inputs, version, context):
+        self.before_sample(int(inputs["n"].sum()))
+        self._fail(context)
+        time.sleep(self.pace * float(inputs["n"].sum()))
+        if version not in self.versions:
+            self._gone(version, context)
+        rows = list(zip(inputs["first"].tolist(), inputs["n"], strict=True))
+        with self._lock:
+            self.drawn += rows
+        counts = [
+            votes(seed, first, n, version)
+            for seed, (first, n) in zip(inputs["seed"], rows, strict=True)
+        ]
+        return {"counts": np.int64(counts), "n": inputs["n"]}
+
+    def certify(self, inputs, version, context):
+        self._fail(context)
+        rows = len(inputs["images"])
+        counts = np.tile(np.int64([990, 10, 0]), (rows, 1))
+        return {
+            "label": np.zeros(rows, np.int64),
+            "radius": np.full(rows, 0.75),
+            "p_lower": np.full(rows, 0.97),
+            "counts": counts,
+            "selection_counts": counts // 10,
+            "n": np.full(rows, 1000),
+            "seed": np.zeros([rows, 2], np.int64),
+        }
+
+    def predict(self, inputs, version, context):
+        self._fail(context)
+        rows = len(inputs["images"])
+        return {
+            "label": np.ones(rows, np.int64),
+            "counts": np.tile(np.int64([1, 99, 0]), (rows, 1)),
+            "p_value": np.full(rows, 1e-9),
+            "n": np.full(rows, 100),
+            "seed": np.zeros([rows, 2], np.int64),
+        }
+
+    def _gone(self, version, context):
+        context.abort(
+            grpc.StatusCode.NOT_FOUND,
+            f"Servable not found for request: Specific(m, {version})",
+        )
+
+    def _fail(self, context):
+        with self._lock:
+            fault = self.faults.popleft() if self.faults else self.always
+        if isinstance(fault, tuple):
+            context.abort(*fault)
+        elif fault is not None:
+            time.sleep(fault)
