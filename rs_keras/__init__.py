@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rs_keras.decision import Decision as Decision
     from rs_keras.evaluation import certify_dataset as certify_dataset
     from rs_keras.log import CertificationLog as CertificationLog
+    from rs_keras.per_input import (
+        DataDependentCertifier as DataDependentCertifier,
+    )
     from rs_keras.teacher import smoothed_labels as smoothed_labels
 
 __version__ = "0.1.0"
@@ -40,6 +43,7 @@ _HOMES = {
     "Certificate": "rs_keras.certificate",
     "Certifier": "rs_keras.certifier",
     "CertificationLog": "rs_keras.log",
+    "DataDependentCertifier": "rs_keras.per_input",
     "Decision": "rs_keras.decision",
     "Prediction": "rs_keras.certificate",
     "certify_dataset": "rs_keras.evaluation",

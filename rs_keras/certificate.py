@@ -46,6 +46,7 @@ class Certificate:
         seed: int64 [B, 2]; the same seed gives the same certificate again.
         settings: What the guarantee rests on: sigma, alpha, bound, runner_up,
             n0, n, noise and, for soft bounds, beta.
+        sigma: float64 [B] where each image has its own, else None.
     """
 
     label: np.ndarray
@@ -56,6 +57,7 @@ class Certificate:
     n: np.ndarray
     seed: np.ndarray
     settings: Mapping[str, Any] = field(default_factory=dict)
+    sigma: np.ndarray | None = None
 
     def sentence(self, row: int = 0) -> str:
         """Says in words what is certified of one image.
@@ -127,18 +129,39 @@ def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
         else "the classifier that averages softmax(beta * logits), "
         f"beta={settings['beta']:g},"
     )
+    scope = settings.get("scope", "fixed_sigma")
+    deviation = _DEVIATION[scope].format(settings["sigma"])
     first = (
         "For each image by itself, with probability at least "
         f"{1 - settings['alpha']:.10g} over the noise drawn for it: "
-        f"{classifier} under Gaussian noise of standard deviation "
-        f"{settings['sigma']:g} {claim}."
+        f"{classifier} under Gaussian noise of {deviation} {claim}."
     )
+    notes = (*notes, *_CONDITIONS.get(scope, ()))
     rests = (
         "The probability is not joint over many images. It rests on noise "
         "that was not known when the image was chosen."
     )
     return " ".join([first, *notes, rests, _ARITHMETIC[settings["noise"]]])
 
+
+_DEVIATION = {
+    "fixed_sigma": "standard deviation {:g}",
+    "per_input_sigma": "the standard deviation `sigma` chosen for this image",
+    "composition": "the standard deviation of the expert that a smoothed "
+    "router chooses",
+}
+
+_CONDITIONS = {
+    "per_input_sigma": (
+        "It is about that one sigma, kept for the whole ball. A deployed "
+        "classifier that chooses sigma anew for each image is another one: of "
+        "that, nothing is certified.",
+    ),
+    "composition": (
+        "The radius is the smaller of the router's and the expert's, with "
+        "half of the error probability for each.",
+    ),
+}
 
 _ARITHMETIC = {
     "float": (

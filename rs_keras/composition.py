@@ -74,7 +74,9 @@ class Composition:
         settings = {
             **self.router.settings(**arguments),
             "alpha": alpha,
+            "sigma": None,
             "scope": "composition",
+            "router_sigma": self.router.sigma,
             "expert_sigmas": [expert.sigma for expert in self.experts],
         }
         return self._joined(images, route, parts, seeds, settings)

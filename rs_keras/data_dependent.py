@@ -86,24 +86,55 @@ def optimize_sigma(
     >>> bool(sigma[0] > 0.25)
     True
     """
-    steps = check_count("steps", steps, 0)
-    num_noise = check_count("num_noise", num_noise)
-    learning_rate = check_positive("learning_rate", learning_rate)
-    images = tf.constant(check_images(images))
-    start = check_sigmas("sigma0", sigma0, len(images))
-    seeds = tf.constant(noise_lib.as_seeds(seed, len(images)))
-    climb = _climber(as_logits(model), images.shape[1:], num_noise)
-    return (
-        climb(
-            images,
-            tf.constant(start, tf.float32),
-            seeds,
-            tf.constant(steps, tf.int64),
-            tf.constant(learning_rate, tf.float32),
-        )
-        .numpy()
-        .astype(np.float64)
+    return SigmaOptimizer(model, steps, num_noise, learning_rate)(
+        images, sigma0, seed
     )
+
+
+class SigmaOptimizer:
+    """`optimize_sigma` for many calls: each image shape is traced once.
+
+    Args:
+        model: See `optimize_sigma`.
+        steps: See there.
+        num_noise: See there.
+        learning_rate: See there.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        steps: int = 900,
+        num_noise: int = 1,
+        learning_rate: float = 1e-4,
+    ) -> None:
+        self.steps = check_count("steps", steps, 0)
+        self.num_noise = check_count("num_noise", num_noise)
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self._logits = as_logits(model)
+        self._climbers: dict[tuple[int, ...], Callable[..., tf.Tensor]] = {}
+
+    def __call__(
+        self, images: Any, sigma0: Any, seed: noise_lib.Seed = None
+    ) -> np.ndarray:
+        """Returns float64 [B]; arguments as in `optimize_sigma`."""
+        images = check_images(images)
+        start = check_sigmas("sigma0", sigma0, len(images))
+        shape = images.shape[1:]
+        if shape not in self._climbers:
+            climb = _climber(self._logits, shape, self.num_noise)
+            self._climbers[shape] = climb
+        sigma = self._climbers[shape](
+            tf.constant(images),
+            tf.constant(start, tf.float32),
+            tf.constant(noise_lib.as_seeds(seed, len(images))),
+            tf.constant(self.steps, tf.int64),
+            tf.constant(self.learning_rate, tf.float32),
+        )
+        return sigma.numpy().astype(np.float64)
 
 
 def search_sigma(
@@ -225,7 +256,7 @@ def _promise(
 
 
 def _climber(
-    logits: Logits, shape: tf.TensorShape, num_noise: int
+    logits: Logits, shape: tuple[int, ...], num_noise: int
 ) -> Callable[..., tf.Tensor]:
     """The ascent with addressed noise, as one traced function."""
 

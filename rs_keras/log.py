@@ -126,12 +126,40 @@ class CertificationLog:
     def bound_form(self) -> str | None:
         """Which confidence bound the radii rest on; None if not known."""
         bound = self.settings.get("bound")
+        if bound and self.scope == "per_input_sigma":
+            return f"{bound}, per-input sigma"
         if bound == "clopper_pearson" and self.settings.get("runner_up"):
             return "clopper_pearson, runner-up"
         return bound
 
-    def acr(self) -> float:
-        """The average certified radius: mean(correct * radius)."""
+    @property
+    def scope(self) -> str:
+        """What the radii are about: see `rs_keras.per_input`.
+
+        "fixed_sigma"; "per_input_sigma", if the settings say so or a column
+        `sigma` varies; or "composition".
+        """
+        sigmas = self.extra.get("sigma", ())
+        varies = len(np.unique(sigmas)) > 1
+        found = "per_input_sigma" if varies else "fixed_sigma"
+        return str(self.settings.get("scope", found))
+
+    def acr(self, per_input_sigma: bool = False) -> float:
+        """The average certified radius: mean(correct * radius).
+
+        Args:
+            per_input_sigma: Whether radii at a sigma chosen for each image
+                may be averaged. No one classifier has this average.
+
+        Raises:
+            ValueError: If there are such radii and it was not asked for them.
+        """
+        if self.scope == "per_input_sigma" and not per_input_sigma:
+            raise ValueError(
+                f"`per_input_sigma` must be True for the ACR of {self.name}: "
+                "its radii are of a different smoothed classifier for each "
+                "image. Received: per_input_sigma=False"
+            )
         return float((self.correct * self.radius).sum() / self._count())
 
     def abstention_rate(self) -> float:

@@ -31,7 +31,7 @@ class Sampler:
 
     Attributes:
         logits: From images [m, H, W, C] to logits [m, num_classes].
-        sigma: Standard deviation of the noise.
+        sigma: Standard deviation of the noise; a variable where it changes.
         num_classes: Columns of the logits.
         image_shape: (H, W, C).
         batch_size: Noisy copies a pass; of no influence on any count.
@@ -39,7 +39,7 @@ class Sampler:
     """
 
     logits: Logits
-    sigma: float
+    sigma: float | tf.Variable
     num_classes: int
     image_shape: Sequence[int]
     batch_size: int
@@ -52,11 +52,17 @@ class Sampler:
         dtype = tf.float64 if self.noise == "grid-strict" else tf.float32
         eps = noise_lib.normal(self.image_shape, seed, first, m, dtype)
         if self.noise == "float":
-            return image + self.sigma * eps
+            return image + self._sigmas(1.0, dtype) * eps
         # Whole numbers below 2**24 are exact in float32, so two images on the
         # grid see noise from the same set of points.
-        steps = tf.round(eps * tf.constant(255.0 * self.sigma, dtype))
+        steps = tf.round(eps * self._sigmas(255.0, dtype))
         return (tf.round(image * 255.0) + tf.cast(steps, tf.float32)) / 255.0
+
+    def _sigmas(self, count: float, dtype: tf.DType) -> tf.Tensor:
+        """count * sigma, rounded once."""
+        if isinstance(self.sigma, tf.Variable):
+            return tf.cast(count * self.sigma, dtype)
+        return tf.constant(count * self.sigma, dtype)
 
     def count(
         self,

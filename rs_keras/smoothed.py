@@ -161,11 +161,15 @@ class SmoothedClassifier:
             images = tf.constant(checked)
         return soft_predict(graphs.sampler, images, seeds, n, beta)
 
+    def _deviation(self) -> float | tf.Variable:
+        """The sigma that graphs are made with."""
+        return self.sigma
+
     def _graphs_for(self, shape: tuple[int, ...]) -> _Graphs:
         if shape not in self._graphs:
             sampler = Sampler(
                 self._logits,
-                self.sigma,
+                self._deviation(),
                 count_classes(self._logits, shape, self.num_classes),
                 shape,
                 self.batch_size or _pass_size(shape),

@@ -19,6 +19,7 @@ def certified_table(
     logs: Sequence[CertificationLog | Envelope],
     radii: Sequence[float] | None = None,
     format: str = "text",
+    per_input_sigma: bool = False,
 ) -> str:
     """Returns one row a log: ACR, certified accuracy at radii, abstentions.
 
@@ -31,6 +32,9 @@ def certified_table(
         radii: Radii >= 0; by default, steps of 0.25 (0.5 if that is more than
             twelve) to the largest that is certified.
         format: "text", "markdown" or "latex" (for the package booktabs).
+        per_input_sigma: Whether logs whose sigma varies from image to image
+            are kept (marked in the last column); they are about another
+            classifier for each image.
 
     Returns:
         The table, without a final line break; accuracies in percent.
@@ -52,23 +56,38 @@ def certified_table(
     gaussian  0.300  50.0  50.0   0.0     50.0         2  1000  clopper_pearson
     """
     check_choice("format", format, _FORMATS)
-    return _FORMATS[format](certified_cells(logs, radii))
+    return _FORMATS[format](certified_cells(logs, radii, per_input_sigma))
 
 
 def certified_cells(
     logs: Sequence[CertificationLog | Envelope],
     radii: Sequence[float] | None = None,
+    per_input_sigma: bool = False,
 ) -> list[Sequence[str]]:
     """Returns the header and the rows of `certified_table`, not yet laid out.
 
     Arguments and errors are those of `certified_table`.
     """
-    if not logs:
-        raise ValueError("`logs` must hold at least one log. Received: none")
+    kept = [log for log in logs if per_input_sigma or not _varies(log)]
+    if not kept:
+        raise ValueError(
+            "`logs` must hold at least one log"
+            + (
+                " of fixed sigma, or `per_input_sigma` must be True. Received: "
+                f"{', '.join(log.name for log in logs)}"
+                if logs
+                else ". Received: none"
+            )
+        )
+    logs = kept
     chosen = _default_radii(logs) if radii is None else list(radii)
     header = ["log", "ACR", *(_radius_name(radius) for radius in chosen)]
     header += ["abstain", "examples", "n", "bound"]
     return [header, *(_row(log, chosen) for log in logs)]
+
+
+def _varies(log: CertificationLog | Envelope) -> bool:
+    return not isinstance(log, Envelope) and log.scope == "per_input_sigma"
 
 
 def _default_radii(logs: Sequence[CertificationLog | Envelope]) -> list[float]:
@@ -90,7 +109,7 @@ def _row(
         return [log.name, _UNKNOWN, *shares, *[_UNKNOWN] * 4]
     return [
         log.name,
-        f"{log.acr():.3f}",
+        f"{log.acr(per_input_sigma=True):.3f}",
         *shares,
         f"{log.abstention_rate():.1%}"[:-1],
         str(len(log)),

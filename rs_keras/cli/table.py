@@ -25,8 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+    parser.add_argument(
+        "--per-input-sigma",
+        action="store_true",
+        help="keeps logs whose sigma varies from image to image, marked",
+    )
+
+
 def run(args: argparse.Namespace) -> None:
     from rs_keras.tables import certified_table
 
     radii = None if args.radii is None else logs.radii_of(args.radii)
-    print(certified_table(logs.read_logs(args), radii, args.format))
+    found = logs.read_logs(args)
+    print(certified_table(found, radii, args.format, args.per_input_sigma))

@@ -1,0 +1,151 @@
+"""Certificates at a sigma chosen for each image, under an honest label."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rs_keras.certificate import Certificate
+from rs_keras.certifier import Certifier
+from rs_keras.checks import check_images
+from rs_keras.checks import check_positive
+from rs_keras.data_dependent import SigmaOptimizer
+from rs_keras.data_dependent import check_sigmas
+from rs_keras.seeds import Seed
+
+SCOPE = "per_input_sigma"
+
+
+class _AdjustableCertifier(Certifier):
+    """A certifier whose sigma moves from image to image without retracing."""
+
+    def _deviation(self) -> tf.Variable:
+        self._variable = tf.Variable(
+            self.sigma, dtype=tf.float64, trainable=False
+        )
+        return self._variable
+
+    def at(self, sigma: float, shape: tuple[int, ...]) -> Certifier:
+        """Returns this certifier, now with another sigma."""
+        self.sampler(shape)
+        self.sigma = float(sigma)
+        self._variable.assign(sigma)
+        return self
+
+
+class DataDependentCertifier:
+    """Certifies each image at the sigma that promises it the largest radius.
+
+    What such a certificate says: the classifier smoothed with the one sigma
+    chosen for this image answers `label` on every image closer than `radius`.
+    What it does not say: that a deployed classifier, which would choose
+    another sigma for the attacked image, does so too. Hence its certificates
+    carry `settings["scope"] == "per_input_sigma"`, and tables leave them out
+    unless asked. `rs_keras.compose` uses several sigmas soundly.
+
+    Args:
+        model: As in `Certifier`.
+        sigma0: Where the choice starts, > 0.
+        steps: Of `optimize_sigma`, >= 0.
+        num_noise: Of `optimize_sigma`, >= 1.
+        learning_rate: Of `optimize_sigma`, > 0.
+        **certifier_arguments: See `Certifier`; without `sigma` and `strategy`.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import DataDependentCertifier
+    >>> def bright(x):
+    ...     score = tf.reduce_mean(x, [1, 2, 3]) - 0.5
+    ...     return 50.0 * tf.stack([-score, score], -1)
+    >>> certifier = DataDependentCertifier(bright, 0.25, steps=20)
+    >>> image = tf.fill([1, 8, 8, 1], 0.7)
+    >>> found = certifier.certify(image, n=1_000, sigma=[0.5], seed=1)
+    >>> float(found.sigma[0]), found.settings["scope"]
+    (0.5, 'per_input_sigma')
+
+    References:
+    - [Alfarra et al., 2022](https://arxiv.org/abs/2012.04351)
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        sigma0: float = 0.25,
+        steps: int = 900,
+        num_noise: int = 1,
+        learning_rate: float = 1e-4,
+        **certifier_arguments: Any,
+    ) -> None:
+        self.sigma0 = check_positive("sigma0", sigma0)
+        self.optimizer = SigmaOptimizer(model, steps, num_noise, learning_rate)
+        self._certifier = _AdjustableCertifier(
+            model, sigma=sigma0, **certifier_arguments
+        )
+        self.model = model
+
+    def certify(
+        self,
+        images: Any,
+        sigma: Any = None,
+        seed: Seed = None,
+        **certify_arguments: Any,
+    ) -> Certificate:
+        """Certifies each image at a sigma of its own.
+
+        Args:
+            images: [B, H, W, C] in [0, 1].
+            sigma: [B], or a number; None chooses with `optimize_sigma`, on
+                noise that the certificate does not use.
+            seed: See `rs_keras.noise.as_seeds`.
+            **certify_arguments: See `Certifier.certify`.
+
+        Returns:
+            A `Certificate` with `sigma`, float64 [B].
+
+        Raises:
+            ValueError: If an argument is out of range.
+        """
+        images = check_images(images)
+        settings = self.settings(**certify_arguments)
+        seeds = self._certifier._seeds(seed, images)
+        if sigma is None:
+            chosen = self.optimizer(images, self.sigma0, seeds)
+        else:
+            chosen = check_sigmas("sigma", sigma, len(images))
+        rows = [
+            self._certifier.at(one, images.shape[1:]).certify(
+                image[None], seed=row[None], **certify_arguments
+            )
+            for image, one, row in zip(images, chosen, seeds, strict=True)
+        ]
+        names = (
+            "label",
+            "radius",
+            "p_lower",
+            "counts",
+            "selection_counts",
+            "n",
+            "seed",
+        )
+        joined = {
+            name: np.concatenate([getattr(row, name) for row in rows])
+            for name in names
+        }
+        return Certificate(**joined, settings=settings, sigma=np.array(chosen))
+
+    def settings(self, **certify_arguments: Any) -> dict[str, Any]:
+        """Returns what `certify` would rest on, checked.
+
+        The arguments and errors are those of `Certifier.settings`.
+        """
+        self._certifier.sigma = self.sigma0
+        return {
+            **self._certifier.settings(**certify_arguments),
+            "sigma": None,
+            "scope": SCOPE,
+            "sigma0": self.sigma0,
+            "sigma_steps": self.optimizer.steps,
+            "sigma_num_noise": self.optimizer.num_noise,
+            "sigma_learning_rate": self.optimizer.learning_rate,
+        }

@@ -1,0 +1,155 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from rs_keras import CertificationLog
+from rs_keras import Certifier
+from rs_keras import DataDependentCertifier
+from rs_keras import certify_dataset
+from rs_keras import optimize_sigma
+from rs_keras.cli import main
+from rs_keras.noise import as_seeds
+from rs_keras.tables import certified_table
+
+N = {"n0": 20, "n": 400}
+
+
+def soft(linear):
+    return lambda x: 5.0 * linear(x)
+
+
+def test_each_image_is_certified_at_its_sigma(linear, images):
+    sigmas = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    seeds = as_seeds(3, len(images))
+    for noise in ("float", "grid"):
+        own = DataDependentCertifier(linear, 0.25, noise=noise)
+        found = own.certify(images, sigma=sigmas, seed=seeds, **N)
+        for row, sigma in enumerate(sigmas):
+            fixed = Certifier(linear, sigma=float(sigma), noise=noise)
+            one = fixed.certify(images[row][None], seed=seeds[row][None], **N)
+            np.testing.assert_array_equal(found.counts[row], one.counts[0])
+            assert found.radius[row] == one.radius[0]
+        np.testing.assert_array_equal(found.sigma, sigmas)
+
+
+def test_sigma_is_chosen_by_the_ascent(linear, images):
+    model = soft(linear)
+    own = DataDependentCertifier(model, 0.25, 15, 2, 0.01)
+    found = own.certify(images, seed=4, **N)
+    chosen = optimize_sigma(model, images, 0.25, 15, 2, 0.01, seed=4)
+    np.testing.assert_allclose(found.sigma, chosen, rtol=1e-6)
+    assert len(set(found.sigma)) == len(images)
+    again = own.certify(images, seed=found.seed, **N)
+    np.testing.assert_array_equal(again.counts, found.counts)
+
+
+def test_the_label_is_honest(linear, images):
+    own = DataDependentCertifier(linear, 0.25, steps=0)
+    found = own.certify(images, seed=1, **N)
+    assert found.settings["scope"] == "per_input_sigma"
+    assert "nothing is certified" in found.statement()
+    fixed = Certifier(linear, 0.25).certify(images, seed=1, **N)
+    assert fixed.sigma is None
+    assert "nothing is certified" not in fixed.statement()
+
+
+@pytest.fixture
+def logs(linear, images, tmp_path):
+    data = list(zip(images, linear.label(images), strict=True))
+    own = DataDependentCertifier(soft(linear), 0.25, steps=5, learning_rate=0.1)
+    certifiers = {"own": own, "fixed": Certifier(linear, 0.25)}
+    return {
+        name: certify_dataset(
+            certifier,
+            data,
+            tmp_path / f"{name}.tsv",
+            seed=1,
+            progress=False,
+            **N,
+        )
+        for name, certifier in certifiers.items()
+    }
+
+
+def test_logs_carry_sigma_and_scope(logs):
+    own = logs["own"]
+    assert own.scope == "per_input_sigma"
+    assert own.extra["sigma"].shape == (5,)
+    assert len(set(own.extra["sigma"])) == 5
+    assert logs["fixed"].scope == "fixed_sigma"
+    with pytest.raises(ValueError, match="`per_input_sigma` must be True"):
+        own.acr()
+    assert own.acr(per_input_sigma=True) > 0
+
+
+def test_tables_leave_them_out_unless_asked(logs):
+    both = [logs["fixed"], logs["own"]]
+    assert "own" not in certified_table(both)
+    marked = certified_table(both, per_input_sigma=True)
+    assert "per-input sigma" in marked.splitlines()[2]
+    with pytest.raises(ValueError, match="per_input_sigma"):
+        certified_table([logs["own"]])
+
+
+def test_the_authors_format_is_recognised(tmp_path):
+    path = tmp_path / "log.tsv"
+    path.write_text(
+        "idx\tlabel\tpredict\tradius\tcorrect\ttime\tsigma\n"
+        "0\t1\t1\t0.5\t1\t0:00:01\t0.25\n1\t1\t1\t0.4\t1\t0:00:01\t0.31\n"
+    )
+    assert CertificationLog.read(path).scope == "per_input_sigma"
+
+
+def test_from_the_command_line(tmp_path, capsys):
+    import keras
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
+    model.save(tmp_path / "model.keras")
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "data.npz",
+        images=rng.uniform(size=(4, 4, 4, 1)).astype(np.float32),
+        labels=rng.integers(0, 2, 4),
+    )
+    out = tmp_path / "log.tsv"
+    call = ["certify", f"npz:{tmp_path / 'data.npz'}"]
+    call += ["--model", str(tmp_path / "model.keras"), "--sigma", "0.25"]
+    call += ["--n", "200", "--seed", "1", "--out", str(out)]
+    call += ["--sigma-mode", "data-dependent", "--sigma-steps", "3"]
+    assert main(call) == 0
+    assert "a sigma for each image" in capsys.readouterr().out
+    settings = json.loads((tmp_path / "log.tsv.json").read_text())
+    assert settings["scope"] == "per_input_sigma"
+    assert settings["sigma_steps"] == 3
+    assert main(["table", str(out)]) == 2
+    assert "per_input_sigma" in capsys.readouterr().err
+    assert main(["table", str(out), "--per-input-sigma"]) == 0
+    assert "per-input sigma" in capsys.readouterr().out
+
+
+def test_no_retracing_between_sigmas(images):
+    traces = []
+
+    def model(x):
+        traces.append(1)
+        return tf.reshape(x, [-1, 16])[:, :3] - 0.5
+
+    own = DataDependentCertifier(model, 0.25, steps=2)
+    own.certify(images[:1], seed=1, **N)
+    before = len(traces)
+    own.certify(images, seed=2, **N)
+    own.certify(images, sigma=0.7, seed=2, **N)
+    assert len(traces) == before
+
+
+@pytest.mark.parametrize(
+    "sigma", [0.0, [0.1, 0.2], [0.1] * 4 + [np.nan]], ids=str
+)
+def test_bad_sigmas(linear, images, sigma):
+    with pytest.raises(ValueError, match="`sigma` must"):
+        DataDependentCertifier(linear).certify(images, sigma=sigma, **N)
