@@ -139,11 +139,15 @@ def fingerprint(model: Any) -> str | None:
     """Returns a hash of a model's weights: which classifier it is.
 
     Args:
-        model: A Keras model, a loaded SavedModel or any callable.
+        model: A Keras model, a loaded SavedModel or any callable; or one that
+            is served elsewhere and tells its `fingerprint`.
 
     Returns:
         32 hexadecimal digits, or None where no weights can be found.
     """
+    told = getattr(model, "fingerprint", None)
+    if isinstance(told, str):
+        return told
     variables = getattr(model, "variables", None)
     if not variables:
         return None

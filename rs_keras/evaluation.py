@@ -5,8 +5,11 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
@@ -16,14 +19,19 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import rs_keras
-from rs_keras.certifier import Certifier
+from rs_keras.certificate import Certificate
 from rs_keras.checks import check_count
 from rs_keras.classifiers import fingerprint
+from rs_keras.decision import Decision
 from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
 from rs_keras.log_format import read_settings
 from rs_keras.noise import fold_in
 from rs_keras.noise import fresh_seeds
+
+if TYPE_CHECKING:
+    from rs_keras import Certifier
+    from rs_keras.serving import CertificationClient
 
 # Columns of the logs beside those that all logs have: the samples drawn for an
 # image, and the share of the bounding ones that voted for its class.
@@ -31,7 +39,7 @@ EXTRA = ("n", "p_top")
 
 
 def certify_dataset(
-    certifier: Certifier,
+    certifier: "Certifier | CertificationClient",
     dataset: tf.data.Dataset | Iterable,
     path: str | os.PathLike[str],
     skip: int = 1,
@@ -48,7 +56,8 @@ def certify_dataset(
     other settings it refuses.
 
     Args:
-        certifier: The certifier.
+        certifier: The certifier; or a client of it, which has several examples
+            in hand at a time and logs them as they are finished.
         dataset: Yields (image, label), batched or not; in the same order each
             time.
         path: The log (TSV).
@@ -84,20 +93,23 @@ def certify_dataset(
     array([0, 2])
     """
 
-    def certified(image: np.ndarray, seed: Any) -> _Line:
-        found = certifier.certify(image, seed=seed, **certify_arguments)
+    def line(found: Certificate) -> _Line:
         drawn = int(found.n[0] + found.selection_counts.sum())
         chosen = found.selection_counts[0].argmax()
         share = found.counts[0, chosen] / found.n[0]
-        return _Line(int(found.label[0]), float(found.radius[0]), drawn, share)
+        own = {} if found.sigma is None else {"sigma": float(found.sigma[0])}
+        label, radius = int(found.label[0]), float(found.radius[0])
+        return _Line(label, radius, drawn, share, own)
 
     settings = certifier.settings(**certify_arguments)
+    each = getattr(certifier, "certify_each", None)
+    each = partial(each or _one_by_one(certifier.certify), **certify_arguments)
     examples = _Examples(dataset, skip, max_examples, seed, name, progress)
-    return _logged(certified, certifier, settings, examples, path)
+    return _logged(each, line, certifier, settings, examples, path)
 
 
 def decide_dataset(
-    certifier: Certifier,
+    certifier: "Certifier | CertificationClient",
     dataset: tf.data.Dataset | Iterable,
     path: str | os.PathLike[str],
     radius: float | Sequence[float],
@@ -121,15 +133,17 @@ def decide_dataset(
         **decide_arguments: See `Certifier.decide`.
     """
 
-    def decided(image: np.ndarray, seed: Any) -> _Line:
-        found = certifier.decide(image, radius, seed=seed, **decide_arguments)
+    def line(found: Decision) -> _Line:
         share = found.counts[0].max() / found.counts[0].sum()
         drawn = int(found.n[0])
         return _Line(int(found.label[0]), float(found.radius[0]), drawn, share)
 
-    settings = certifier.decision_settings(radius, **decide_arguments)
+    arguments = {"radius": radius, **decide_arguments}
+    settings = certifier.decision_settings(**arguments)
+    each = getattr(certifier, "decide_each", None)
+    each = partial(each or _one_by_one(certifier.decide), **arguments)
     examples = _Examples(dataset, skip, max_examples, seed, name, progress)
-    return _logged(decided, certifier, settings, examples, path)
+    return _logged(each, line, certifier, settings, examples, path)
 
 
 class _Line(NamedTuple):
@@ -139,6 +153,7 @@ class _Line(NamedTuple):
     radius: float
     n: int
     share: float
+    own: Mapping[str, float] = {}
 
 
 class _Examples(NamedTuple):
@@ -152,9 +167,24 @@ class _Examples(NamedTuple):
     progress: bool
 
 
+# (idx, label), an image [1, H, W, C] and its seed.
+_Keyed = tuple[tuple[int, int], np.ndarray, Any]
+
+
+def _one_by_one(examine: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `examine` for many: what `certify_each` of a client is."""
+
+    def each(examples: Iterable[_Keyed], **arguments: Any) -> Iterator[Any]:
+        for key, image, seed in examples:
+            yield key, examine(image, seed=seed, **arguments)
+
+    return each
+
+
 def _logged(
-    examine: Callable[[np.ndarray, Any], _Line],
-    certifier: Certifier,
+    each: Callable[[Iterable[_Keyed]], Iterator[Any]],
+    line_of: Callable[[Any], _Line],
+    certifier: "Certifier | CertificationClient",
     settings: dict[str, Any],
     given: _Examples,
     path: str | os.PathLike[str],
@@ -167,19 +197,22 @@ def _logged(
     seed = settings["seed"] = _seed_of(path, given.seed)
     with LogWriter(path, settings, EXTRA) as writer:
         radii = list(writer.previous.radius * writer.previous.correct)
+        missing = (
+            ((idx, label), image, _own_seed(seed, idx))
+            for idx, image, label in selected(given.dataset, skip, max_examples)
+            if idx not in writer.done
+        )
         bar = tqdm(
-            selected(given.dataset, skip, max_examples),
+            each(missing),
             total=_total(given.dataset, skip, max_examples),
+            initial=len(writer.done),
             unit="image",
             disable=not given.progress,
         )
-        for idx, image, label in bar:
-            if idx in writer.done:
-                continue
-            begun = time.perf_counter()
-            keyed = seed == "keyed"
-            own = seed if keyed else fold_in(seed, idx)[None]
-            line = examine(image, own)
+        begun = time.perf_counter()
+        for (idx, label), found in bar:
+            line = line_of(found)
+            # Since the last line: a fleet has several images in hand.
             seconds = time.perf_counter() - begun
             writer.write(
                 idx,
@@ -192,7 +225,12 @@ def _logged(
             )
             radii.append(line.radius * (line.predict == label))
             bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
+            begun = time.perf_counter()
     return CertificationLog.read(path)
+
+
+def _own_seed(seed: Any, idx: int) -> Any:
+    return seed if seed == "keyed" else fold_in(seed, idx)[None]
 
 
 def selected(
@@ -257,7 +295,7 @@ def _seed_of(path: str | os.PathLike[str], seed: int | str | None) -> Any:
 
 
 def _origin(
-    certifier: Certifier, skip: int, name: str | None
+    certifier: "Certifier | CertificationClient", skip: int, name: str | None
 ) -> dict[str, Any]:
     return {
         "dataset": name,

@@ -1,5 +1,6 @@
 """The client for asyncio."""
 
+from collections.abc import AsyncGenerator
 from collections.abc import AsyncIterator
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -15,9 +16,12 @@ from rs_keras.certificate import Prediction
 from rs_keras.decision import Decision
 from rs_keras.serving import drivers
 from rs_keras.serving import questions
-from rs_keras.serving.client import fleet_of
+from rs_keras.serving.fleet import fleet_of
+from rs_keras.serving.plans import CertifyStream
+from rs_keras.serving.plans import DecideStream
+from rs_keras.serving.plans import Looks
+from rs_keras.serving.plans import Rounds
 from rs_keras.serving.questions import Example
-from rs_keras.serving.questions import Rounds
 from rs_keras.serving.served import ServedModel
 
 
@@ -106,20 +110,41 @@ class AsyncCertificationClient:
     ) -> AsyncIterator[tuple[Any, Certificate]]:
         """As `CertificationClient.certify_each`, for `async for`."""
         rounds = Rounds(**arguments)
-        pinned = await self.model()
+        asked = CertifyStream(await self.model(), rounds)
+        async with aclosing(self._stream(examples, asked, chunk)) as found:
+            async for pair in found:
+                yield pair
+
+    async def decide_each(
+        self,
+        examples: Iterable[Example],
+        radius: float | Sequence[float],
+        chunk: int | None = None,
+        **arguments: Any,
+    ) -> AsyncIterator[tuple[Any, Decision]]:
+        """As `CertificationClient.decide_each`, for `async for`."""
+        looks = Looks(radius, **arguments)
+        asked = DecideStream(await self.model(), looks)
+        async with aclosing(self._stream(examples, asked, chunk)) as found:
+            async for pair in found:
+                yield pair
+
+    async def _stream(
+        self,
+        examples: Iterable[Example],
+        asked: CertifyStream | DecideStream,
+        chunk: int | None,
+    ) -> AsyncGenerator[tuple[Any, Any], None]:
         jobs = drivers.iterate_async(
             self._fleet,
-            lambda operation: questions.certify_each(
-                operation, examples, rounds, chunk, pinned
+            lambda operation: questions.stream(
+                operation, examples, asked.model, asked.plan, chunk
             ),
         )
         async with aclosing(jobs) as found:
             async for some in found:
                 for job in some:
-                    yield (
-                        job.key,
-                        questions.certificate_of_job(pinned, rounds, job),
-                    )
+                    yield job.key, asked.answer(job)
 
     async def close(self) -> None:
         """Ends the connections."""

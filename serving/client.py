@@ -11,18 +11,18 @@ import numpy as np
 
 from rs_keras.certificate import Certificate
 from rs_keras.certificate import Prediction
-from rs_keras.checks import check_count
-from rs_keras.checks import check_positive
 from rs_keras.decision import Decision
 from rs_keras.seeds import Seed
-from rs_keras.serving import channels
 from rs_keras.serving import drivers
 from rs_keras.serving import questions
 from rs_keras.serving.channels import ClientTLS
-from rs_keras.serving.fleet import Fleet
+from rs_keras.serving.fleet import fleet_of
+from rs_keras.serving.plans import CertifyStream
+from rs_keras.serving.plans import DecideStream
+from rs_keras.serving.plans import Looks
+from rs_keras.serving.plans import Rounds
 from rs_keras.serving.questions import Example
 from rs_keras.serving.questions import Progress
-from rs_keras.serving.questions import Rounds
 from rs_keras.serving.served import ServedModel
 
 
@@ -133,6 +133,18 @@ class CertificationClient:
             n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
         )
         return rounds.settings(self.model)
+
+    def decision_settings(
+        self,
+        radius: float | Sequence[float],
+        alpha: float | None = None,
+        n_max: int = 100_000,
+        runner_up: bool | None = None,
+        n0: int | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `decide` would rest on, as `Certifier` tells it."""
+        looks = Looks(radius, alpha, n_max, runner_up, n0)
+        return looks.settings(self.model)
 
     def sample(
         self,
@@ -309,18 +321,39 @@ class CertificationClient:
         rounds = Rounds(
             n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
         )
-        pinned = self.model
-        rounds.settings(pinned)
-        jobs = drivers.iterate(
+        asked = CertifyStream(self.model, rounds)
+        return self._stream(examples, asked, chunk)
+
+    def decide_each(
+        self,
+        examples: Iterable[Example],
+        radius: float | Sequence[float],
+        alpha: float | None = None,
+        n_max: int = 100_000,
+        runner_up: bool | None = None,
+        n0: int | None = None,
+        chunk: int | None = None,
+    ) -> Iterator[tuple[Any, Decision]]:
+        """Decides images as they come: `decide`, as `certify_each` does it."""
+        looks = Looks(radius, alpha, n_max, runner_up, n0)
+        asked = DecideStream(self.model, looks)
+        return self._stream(examples, asked, chunk)
+
+    def _stream(
+        self,
+        examples: Iterable[Example],
+        asked: CertifyStream | DecideStream,
+        chunk: int | None,
+    ) -> Iterator[tuple[Any, Any]]:
+        found = drivers.iterate(
             self._fleet,
-            lambda operation: questions.certify_each(
-                operation, examples, rounds, chunk, pinned
+            lambda operation: questions.stream(
+                operation, examples, asked.model, asked.plan, chunk
             ),
         )
-        return (
-            (job.key, questions.certificate_of_job(pinned, rounds, job))
-            for job in drivers.flat(jobs)
-        )
+        for jobs in found:
+            for job in jobs:
+                yield job.key, asked.answer(job)
 
     def close(self) -> None:
         """Ends the connections."""
@@ -339,34 +372,3 @@ class CertificationClient:
 
     def _run(self, make: drivers.Make) -> Any:
         return drivers.run(self._fleet, make)
-
-
-def fleet_of(
-    servers: str | Iterable[str],
-    model_name: str = "default",
-    version: int | None = None,
-    timeout: float = 60.0,
-    retries: int = 5,
-    in_flight: int = 2,
-    tls: ClientTLS | bool | None = None,
-) -> Fleet:
-    """Returns the fleet that a client's arguments mean, checked."""
-    if not isinstance(model_name, str) or not model_name:
-        raise ValueError(
-            "`model_name` must be the name that the servers give the model. "
-            f"Received: model_name={model_name!r}"
-        )
-    if not isinstance(tls, ClientTLS | bool | None):
-        raise ValueError(
-            "`tls` must be a ClientTLS, True (the system's certificates) or "
-            f"None. Received: tls={tls!r}"
-        )
-    return Fleet(
-        channels.parse(servers),
-        model_name,
-        None if version is None else check_count("version", version),
-        check_positive("timeout", timeout),
-        check_count("retries", retries, 0),
-        check_count("in_flight", in_flight),
-        (ClientTLS() if tls else None) if isinstance(tls, bool) else tls,
-    )

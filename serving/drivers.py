@@ -9,7 +9,6 @@ import queue
 from collections.abc import AsyncGenerator
 from collections.abc import Callable
 from collections.abc import Generator
-from collections.abc import Iterator
 from typing import Any
 
 from rs_keras.serving.fleet import Fleet
@@ -96,9 +95,3 @@ async def iterate_async(
     finally:
         steps.close()
         operation.cancel()
-
-
-def flat(jobs: Iterator[Any]) -> Iterator[Any]:
-    """Flattens lists of what is finished."""
-    for some in jobs:
-        yield from some

@@ -8,6 +8,8 @@ import grpc
 from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
+from rs_keras.checks import check_count
+from rs_keras.checks import check_positive
 from rs_keras.serving import channels
 from rs_keras.serving.channels import Address
 from rs_keras.serving.channels import ClientTLS
@@ -142,3 +144,34 @@ class Fleet:
         self.closed = True
         for server in self.servers:
             server.close()
+
+
+def fleet_of(
+    servers: str | Iterable[str],
+    model_name: str = "default",
+    version: int | None = None,
+    timeout: float = 60.0,
+    retries: int = 5,
+    in_flight: int = 2,
+    tls: ClientTLS | bool | None = None,
+) -> Fleet:
+    """Returns the fleet that a client's arguments mean, checked."""
+    if not isinstance(model_name, str) or not model_name:
+        raise ValueError(
+            "`model_name` must be the name that the servers give the model. "
+            f"Received: model_name={model_name!r}"
+        )
+    if not isinstance(tls, ClientTLS | bool | None):
+        raise ValueError(
+            "`tls` must be a ClientTLS, True (the system's certificates) or "
+            f"None. Received: tls={tls!r}"
+        )
+    return Fleet(
+        channels.parse(servers),
+        model_name,
+        None if version is None else check_count("version", version),
+        check_positive("timeout", timeout),
+        check_count("retries", retries, 0),
+        check_count("in_flight", in_flight),
+        (ClientTLS() if tls else None) if isinstance(tls, bool) else tls,
+    )

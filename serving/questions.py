@@ -6,41 +6,37 @@ from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 
 from rs_keras import bounds
-from rs_keras.certificate import Certificate
 from rs_keras.certificate import Prediction
 from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
 from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_probability
-from rs_keras.decision import Decision
-from rs_keras.decision import decision_settings
-from rs_keras.decision import decision_steps
-from rs_keras.decision import decision_tables
 from rs_keras.export import signature
 from rs_keras.noise import as_seeds
-from rs_keras.planning import planned
 from rs_keras.seeds import Seed
-from rs_keras.sequential import Tables
 from rs_keras.serving.failures import ServingError
 from rs_keras.serving.fanout import FanOut
 from rs_keras.serving.operation import Operation
+from rs_keras.serving.plans import Looks
+from rs_keras.serving.plans import Plan
+from rs_keras.serving.plans import Rounds
+from rs_keras.serving.plans import certificate
+from rs_keras.serving.plans import certificate_of
+from rs_keras.serving.plans import decision
+from rs_keras.serving.plans import looks_plan
+from rs_keras.serving.plans import one_range
+from rs_keras.serving.plans import rounds_plan
 from rs_keras.serving.served import ServedModel
 from rs_keras.serving.work import Job
-from rs_keras.serving.work import Range
 from rs_keras.serving.work import Sampling
 from rs_keras.serving.work import Single
-from rs_keras.serving.work import Steps
 from rs_keras.serving.work import Task
 from rs_keras.verdicts import decide_label
-from rs_keras.verdicts import vote_certificate
 
 # Between two looks whether a server is there.
 _FIRST_PAUSE = 0.05
@@ -55,24 +51,6 @@ Example = tuple[Any, Any, Any]
 def check_chunk(chunk: int | None) -> int | None:
     """Returns a number of draws a request, checked; None adapts it."""
     return None if chunk is None else check_count("chunk", chunk)
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """What a certificate is asked to rest on; None is as exported."""
-
-    n0: int | None = None
-    n: int | None = None
-    alpha: float | None = None
-    bound: str = "clopper_pearson"
-    beta: float = 1.0
-    runner_up: bool | None = None
-    tolerance: float | None = None
-    max_radius: float | None = None
-
-    def settings(self, model: ServedModel) -> dict[str, Any]:
-        """Returns the numbers for a model, checked."""
-        return model.settings(**asdict(self))
 
 
 def model(operation: Operation) -> Asking:
@@ -109,7 +87,7 @@ def sample(
 
     def plan(model: ServedModel) -> Plan:
         model.check_range("n", first, n)
-        return Plan(lambda: _one_range(first, n), n)
+        return Plan(lambda: one_range(first, n), n)
 
     _, jobs = yield from _sampled(
         operation, images, seed, plan, chunk, progress
@@ -143,7 +121,7 @@ def predict(
 
     def plan(model: ServedModel) -> Plan:
         draws, _ = numbers(model)
-        return Plan(lambda: _one_range(0, draws), draws)
+        return Plan(lambda: one_range(0, draws), draws)
 
     served, jobs = yield from _sampled(
         operation, images, seed, plan, chunk, progress
@@ -174,17 +152,17 @@ def certify(
     if rounds == Rounds() and seed is None and chunk is None:
         served, found = yield from _single(operation, images, signature.CERTIFY)
         _require_all(found["n"], served.metadata["n"])
-        return _certificate_of(served, served.settings(), **found)
+        return certificate_of(served, served.settings(), **found)
 
     served, jobs = yield from _sampled(
         operation,
         images,
         seed,
-        lambda model: _rounds_plan(model, rounds.settings(model)),
+        lambda model: rounds_plan(model, rounds.settings(model)),
         chunk,
         progress,
     )
-    return _certificate(served, rounds.settings(served), jobs)
+    return certificate(served, rounds.settings(served), jobs)
 
 
 def decide(
@@ -200,58 +178,29 @@ def decide(
     progress: Progress | None = None,
 ) -> Asking:
     """Asks whether images keep their label within a radius: a `Decision`."""
-
-    def arguments(model: ServedModel) -> tuple[float, int, bool]:
-        return (
-            model.baked("alpha", alpha),
-            n_max,
-            bool(model.baked("runner_up", runner_up)),
-        )
-
-    def tables_of(model: ServedModel) -> Tables:
-        return decision_tables(
-            radius, model.sigma, *arguments(model), model.baked("n0", n0)
-        )
-
-    def plan(model: ServedModel) -> Plan:
-        tables = tables_of(model)
-        model.check_range("n_max", 0, n_max)
-        return Plan(lambda: _deciding(tables, model.sigma), None)
-
+    looks = Looks(radius, alpha, n_max, runner_up, n0)
     served, jobs = yield from _sampled(
-        operation, images, seed, plan, chunk, progress
+        operation,
+        images,
+        seed,
+        lambda model: looks_plan(model, looks),
+        chunk,
+        progress,
     )
-    facts = served.metadata
-    settings = decision_settings(
-        tables_of(served),
-        served.sigma,
-        *arguments(served),
-        facts["noise"],
-        facts["dtype"],
-    )
-    found = {
-        name: np.concatenate([job.result[name] for job in jobs])
-        for name in jobs[0].result
-    }
-    return Decision(
-        **found,
-        seed=np.stack([job.seed for job in jobs]),
-        settings=_named(served, settings),
-    )
+    return decision(served, looks, jobs)
 
 
-def certify_each(
+def stream(
     operation: Operation,
     examples: Iterable[Example],
-    rounds: Rounds,
-    chunk: int | None,
     pinned: ServedModel,
+    plan: Plan,
+    chunk: int | None,
 ) -> Asking:
-    """Asks for certificates; yields jobs as they finish.
+    """Puts images through a plan as they come; yields jobs as they finish.
 
     A stream is about one version: what was given out cannot be taken back.
     """
-    plan = _rounds_plan(pinned, rounds.settings(pinned))
 
     def jobs() -> Iterator[Job]:
         for key, image, seed in examples:
@@ -262,7 +211,9 @@ def certify_each(
                     "`examples` must hold one image each. "
                     f"Received: shape={list(image.shape)}"
                 )
-            pair = as_seeds(None if seed is None else np.atleast_2d(seed), 1)
+            if seed is not None and not isinstance(seed, str):
+                seed = np.atleast_2d(seed)
+            pair = as_seeds(seed, 1, image)
             yield Job(key, image[0], pair[0], plan.steps())
 
     def make(model: ServedModel) -> Sampling:
@@ -276,71 +227,6 @@ def certify_each(
         return Sampling(jobs(), model.num_classes, model.max_n)
 
     return (yield from FanOut(operation, make, check_chunk(chunk)).run())
-
-
-def certificate_of_job(
-    model: ServedModel, rounds: Rounds, job: Job
-) -> Certificate:
-    """The certificate of one image of a stream."""
-    return _certificate(model, rounds.settings(model), [job])
-
-
-# -- how draws are asked for ---------------------------------------------------
-
-
-class Plan(NamedTuple):
-    """What each image is put through, and its draws if they are known."""
-
-    steps: Callable[[], Steps]
-    draws: int | None
-
-
-def _one_range(first: int, n: int) -> Steps:
-    (counts,) = yield [Range(first, n)]
-    return counts
-
-
-def _rounds_plan(model: ServedModel, settings: dict[str, Any]) -> Plan:
-    n0, n = settings["n0"], settings["n"]
-    if "tolerance" in settings:
-        return Plan(lambda: _planned_round(model.sigma, settings), None)
-    return Plan(lambda: _two_rounds(n0, n), n0 + n)
-
-
-def _two_rounds(n0: int, n: int) -> Steps:
-    """Selection and estimation: neither waits for the other."""
-    selection, counts = yield [Range(0, n0), Range(n0, n)]
-    return selection, counts, n
-
-
-def _planned_round(sigma: float, settings: dict[str, Any]) -> Steps:
-    """Selection, which says how many draws the estimation takes."""
-    n0 = settings["n0"]
-    (selection,) = yield [Range(0, n0)]
-    (n,) = planned(
-        selection[None],
-        settings["n"],
-        settings["alpha"],
-        sigma,
-        settings["bound"],
-        settings["runner_up"],
-        settings["tolerance"],
-        settings.get("max_radius"),
-    )
-    (counts,) = yield [Range(n0, int(n))]
-    return selection, counts, int(n)
-
-
-def _deciding(tables: Tables, sigma: float) -> Steps:
-    """Looks at the votes after each step, until they decide."""
-    steps = decision_steps(1, tables, sigma)
-    _, first, n = next(steps)
-    while True:
-        (counts,) = yield [Range(first, n)]
-        try:
-            _, first, n = steps.send(counts[None])
-        except StopIteration as stop:
-            return stop.value
 
 
 def _single(operation: Operation, images: Any, name: str) -> Asking:
@@ -389,48 +275,6 @@ def _sampled(
 
     yield from FanOut(operation, make, chunk).run()
     return made[0]
-
-
-# -- what is made of the answers -----------------------------------------------
-
-
-def _certificate(
-    model: ServedModel, settings: dict[str, Any], jobs: list[Job]
-) -> Certificate:
-    selection, counts, n = (
-        np.stack(values)
-        for values in zip(*(job.result for job in jobs), strict=True)
-    )
-    label, radius, p_lower = vote_certificate(
-        selection,
-        counts,
-        n,
-        settings["alpha"],
-        model.sigma,
-        settings["runner_up"],
-    )
-    most = settings.get("max_radius", np.inf)
-    return _certificate_of(
-        model,
-        settings,
-        label=label.numpy(),
-        radius=np.minimum(radius.numpy(), most),
-        p_lower=p_lower.numpy(),
-        counts=counts,
-        selection_counts=selection,
-        n=n,
-        seed=np.stack([job.seed for job in jobs]),
-    )
-
-
-def _certificate_of(
-    model: ServedModel, settings: dict[str, Any], **arrays: np.ndarray
-) -> Certificate:
-    return Certificate(**arrays, settings=_named(model, settings))
-
-
-def _named(model: ServedModel, settings: dict[str, Any]) -> dict[str, Any]:
-    return {**settings, "model": model.name, "version": model.version}
 
 
 def _require_all(n: np.ndarray, wanted: int) -> None:
