@@ -195,7 +195,9 @@ def _logged(
         max_examples = check_count("max_examples", max_examples)
     settings = {**settings, **_origin(certifier, skip, given.name)}
     seed = settings["seed"] = _seed_of(path, given.seed)
-    with LogWriter(path, settings, EXTRA) as writer:
+    # In the format of the authors, a sigma of its own is a column.
+    own = ("sigma",) if settings.get("scope") == "per_input_sigma" else ()
+    with LogWriter(path, settings, (*EXTRA, *own)) as writer:
         radii = list(writer.previous.radius * writer.previous.correct)
         missing = (
             ((idx, label), image, _own_seed(seed, idx))
@@ -222,6 +224,7 @@ def _logged(
                 seconds,
                 n=line.n,
                 p_top=f"{line.share:.6f}",
+                **line.own,
             )
             radii.append(line.radius * (line.predict == label))
             bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
