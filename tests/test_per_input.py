@@ -77,7 +77,7 @@ def test_logs_carry_sigma_and_scope(logs):
     own = logs["own"]
     assert own.scope == "per_input_sigma"
     assert own.extra["sigma"].shape == (5,)
-    assert len(set(own.extra["sigma"])) == 5
+    assert len(set(own.extra["sigma"])) > 1
     assert logs["fixed"].scope == "fixed_sigma"
     with pytest.raises(ValueError, match="`per_input_sigma` must be True"):
         own.acr()
