@@ -5,7 +5,7 @@
 
 The first prints what a certificate costs over loopback, and what many clients
 with short questions get. The second (some minutes) sends 10,000 requests,
-reloads a model 100 times and drops 2,000 connections, then prints what that
+reloads a model 1,000 times and drops 2,000 connections, then prints what that
 left behind. Ratios are of medians, both sides interleaved in one run.
 """
 
@@ -186,7 +186,7 @@ def soak():
             work = {
                 "requests": (send, 10_000),
                 "dropped connections": (drop, 2_000),
-                "reloads": (partial(reload, folder), 100),
+                "reloads": (partial(reload, folder), 1_000),
             }
             rows = []
             for name, (run, times) in work.items():
