@@ -1,5 +1,6 @@
 """Certificates at a sigma chosen for each image, under an honest label."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,27 @@ from rs_keras.seeds import Seed
 
 SCOPE = "per_input_sigma"
 
+# Arguments of `certify`: those that the largest radius follows from, and those
+# that it limits.
+_OF_LIMIT = ("n", "alpha", "bound", "runner_up")
+_RADII = ("tolerance", "max_radius")
+
 
 class _AdjustableCertifier(Certifier):
     """A certifier whose sigma moves from image to image without retracing."""
 
-    def _deviation(self) -> tf.Variable:
+    def __init__(self, model: Any, sigma: float, **arguments: Any) -> None:
+        super().__init__(model, sigma, **arguments)
+        # One for the graphs of all image shapes: `at` must reach every one.
         self._variable = tf.Variable(
             self.sigma, dtype=tf.float64, trainable=False
         )
+
+    def _deviation(self) -> tf.Variable:
         return self._variable
 
-    def at(self, sigma: float, shape: tuple[int, ...]) -> Certifier:
+    def at(self, sigma: float) -> Certifier:
         """Returns this certifier, now with another sigma."""
-        self.sampler(shape)
         self.sigma = float(sigma)
         self._variable.assign(sigma)
         return self
@@ -83,6 +92,7 @@ class DataDependentCertifier:
             model, sigma=sigma0, **certifier_arguments
         )
         self.model = model
+        self._lock = threading.Lock()
 
     def certify(
         self,
@@ -98,7 +108,9 @@ class DataDependentCertifier:
             sigma: [B], or a number; None chooses with `optimize_sigma`, on
                 noise that the certificate does not use.
             seed: See `rs_keras.noise.as_seeds`.
-            **certify_arguments: See `Certifier.certify`.
+            **certify_arguments: See `Certifier.certify`; a tolerance or
+                maximum beyond what an image's sigma can reach does nothing
+                there.
 
         Returns:
             A `Certificate` with `sigma`, float64 [B].
@@ -114,9 +126,7 @@ class DataDependentCertifier:
         else:
             chosen = check_sigmas("sigma", sigma, len(images))
         rows = [
-            self._certifier.at(one, images.shape[1:]).certify(
-                image[None], seed=row[None], **certify_arguments
-            )
+            self._at(one, image[None], row[None], certify_arguments)
             for image, one, row in zip(images, chosen, seeds, strict=True)
         ]
         names = (
@@ -134,14 +144,38 @@ class DataDependentCertifier:
         }
         return Certificate(**joined, settings=settings, sigma=np.array(chosen))
 
+    def _at(
+        self,
+        sigma: float,
+        image: np.ndarray,
+        seed: np.ndarray,
+        arguments: dict[str, Any],
+    ) -> Certificate:
+        # Another thread must not move sigma while this image is drawn.
+        with self._lock:
+            certifier = self._certifier.at(sigma)
+            limit = certifier.max_possible_radius(
+                **{k: v for k, v in arguments.items() if k in _OF_LIMIT}
+            )
+            reachable = {
+                name: min(value, limit)
+                for name, value in arguments.items()
+                if name in _RADII and value is not None
+            }
+            return certifier.certify(
+                image, seed=seed, **{**arguments, **reachable}
+            )
+
     def settings(self, **certify_arguments: Any) -> dict[str, Any]:
         """Returns what `certify` would rest on, checked.
 
         The arguments and errors are those of `Certifier.settings`.
         """
-        self._certifier.sigma = self.sigma0
+        with self._lock:
+            fixed = self._certifier.at(self.sigma0)
+            settings = fixed.settings(**certify_arguments)
         return {
-            **self._certifier.settings(**certify_arguments),
+            **settings,
             "sigma": None,
             "scope": SCOPE,
             "sigma0": self.sigma0,

@@ -1,7 +1,9 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 
 from rs_keras import CertificationLog
@@ -32,6 +34,56 @@ def test_each_image_is_certified_at_its_sigma(linear, images):
             np.testing.assert_array_equal(found.counts[row], one.counts[0])
             assert found.radius[row] == one.radius[0]
         np.testing.assert_array_equal(found.sigma, sigmas)
+
+
+def mean_level(x):
+    """Two logits: is the mean pixel above .5? |w| is 1 / sqrt(pixels)."""
+    score = tf.reduce_mean(x, [1, 2, 3]) - 0.5
+    return tf.stack([-score, score], -1)
+
+
+def test_sigma_moves_for_every_image_shape():
+    """A stale sigma would draw with one noise and count with another."""
+    own = DataDependentCertifier(mean_level, 0.25)
+    large = np.full([1, 4, 4, 1], 0.6, np.float32)
+    small = np.full([1, 2, 2, 1], 0.6, np.float32)
+    for sigma in (0.5, 50.0, 0.05):
+        for image, truth in [(large, 0.4), (small, 0.2)]:
+            found = own.certify(image, sigma=sigma, seed=1, n=2_000)
+            assert found.radius[0] <= truth
+            fixed = Certifier(mean_level, sigma).certify(
+                image, seed=found.seed, n=2_000
+            )
+            np.testing.assert_array_equal(found.counts, fixed.counts)
+            assert found.radius[0] == fixed.radius[0]
+
+
+def test_threads_do_not_move_each_others_sigma():
+    own = DataDependentCertifier(mean_level, 0.25)
+    image = np.full([1, 4, 4, 1], 0.6, np.float32)
+    sigmas = [0.1, 0.4, 1.6, 6.4] * 4
+    with ThreadPoolExecutor(4) as pool:
+        found = list(
+            pool.map(lambda s: own.certify(image, s, 1, n=2_000), sigmas)
+        )
+    for one, sigma in zip(found, sigmas, strict=True):
+        fixed = Certifier(mean_level, sigma).certify(image, n=2_000, seed=1)
+        np.testing.assert_array_equal(one.counts, fixed.counts)
+
+
+@pytest.mark.parametrize("name", ["max_radius", "tolerance"])
+def test_radii_beyond_what_an_images_sigma_can_reach(name):
+    own = DataDependentCertifier(mean_level, 0.25)
+    image = np.full([2, 4, 4, 1], 0.9, np.float32)
+    given = {"seed": 1, "n": 2_000, name: 0.3}
+    found = own.certify(image, sigma=[0.01, 0.25], **given)
+    # All votes agree: lower bound (0.9 * alpha) ** (1 / n).
+    n = found.n[0]
+    limit = 0.01 * scipy.stats.norm.ppf(0.0009 ** (1 / n))
+    assert found.radius[0] == pytest.approx(limit, rel=1e-9)
+    assert found.settings[name] == 0.3
+    with pytest.raises(ValueError, match=f"`{name}` must"):
+        own.certify(image, seed=1, n=2_000, **{name: 3.0})
 
 
 def test_sigma_is_chosen_by_the_ascent(linear, images):
