@@ -1,16 +1,15 @@
 # Two commands on a fresh machine with Python and make:
-#   make quickstart   sets everything up, then trains, certifies and plots
+#   make quickstart   sets everything up, then trains, certifies and serves
 #   make test         sets everything up, then runs the tests
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUN := quickstart
 
 .PHONY: help setup quickstart test lint format types wheel lock benchmarks soak clean
 
 help:
-	@echo "make quickstart   set up, train, certify, print the table, draw the curve"
+	@echo "make quickstart   set up, train, certify, report, export, serve, ask"
 	@echo "make test         set up, run the tests"
 	@echo "make lint         ruff check and format check"
 	@echo "make types        mypy on the package as it installs"
@@ -27,12 +26,7 @@ $(VENV)/.installed: setup.py requirements.lock
 	@touch $@
 
 quickstart: setup
-	$(BIN)/rs-keras train fashion_mini --method gaussian --sigma 0.25 \
-		--epochs 10 --out $(RUN)/gaussian
-	$(BIN)/rs-keras certify fashion_mini --model $(RUN)/gaussian \
-		--max-examples 50 --n 10000 --plain --out $(RUN)/gaussian.tsv
-	$(BIN)/rs-keras table $(RUN)/gaussian.tsv
-	$(BIN)/rs-keras plot $(RUN)/gaussian.tsv --out $(RUN)/curve.png
+	$(BIN)/python examples/quickstart.py
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -69,4 +63,4 @@ soak: setup
 	$(BIN)/python benchmarks/server.py --soak
 
 clean:
-	rm -rf build dist *.egg-info $(RUN)
+	rm -rf build dist *.egg-info quickstart

@@ -50,6 +50,7 @@ setup(
         "numpy>=1.26,<3",
         "scipy>=1.12,<2",
         "matplotlib>=3.8,<4",
+        "packaging>=23",
         "pillow>=10",
         "tqdm>=4.66,<5",
     ],

@@ -1,20 +1,22 @@
 """The command line: `rs-keras COMMAND ...`.
 
 Each command is one module of this folder with `HELP` (one line), `EXAMPLE` (a
-line to copy), `add_arguments(parser)` and `run(args)`. Modules import
-TensorFlow and the other rooms inside `run`, so that `--help` answers at once.
+line to copy), `add_arguments(parser)` and `run(args)`, and with
+`TENSORFLOW = False` where it does without. Modules import TensorFlow and the
+other rooms inside `run`, so that `--help` answers at once.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 import rs_keras
+from rs_keras.quiet import import_tensorflow
 
 COMMANDS = (
     "train",
+    "tune",
     "certify",
     "predict",
     "decide",
@@ -23,6 +25,8 @@ COMMANDS = (
     "report",
     "export",
     "serve",
+    "request",
+    "doctor",
 )
 
 
@@ -50,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=_Formatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        needs = getattr(module, "TENSORFLOW", True)
+        command.set_defaults(run=module.run, tensorflow=needs)
     return parser
 
 
@@ -65,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
-    # TensorFlow's start-up notes would bury the one line that matters.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
+        if args.tensorflow:
+            import_tensorflow()
         return args.run(args) or 0
     except (ValueError, OSError) as error:
         print(f"rs-keras {args.command}: {error}", file=sys.stderr)

@@ -9,6 +9,7 @@ from rs_keras.cli import logs
 
 HELP = "plots certified accuracy against radius (PNG, SVG, PDF)"
 EXAMPLE = "rs-keras plot runs/gaussian.tsv runs/smoothmix.tsv -o curves.png"
+TENSORFLOW = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

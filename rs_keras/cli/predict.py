@@ -20,13 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     certifier = certifying.certifier_of(args)
+    examples = certifying.examples_of(args, certifier)
     root = certifying.root_of(args.seed)
     print(
         f"# sigma={certifier.sigma:g} n={args.n} alpha={args.alpha:g} "
         f"seed={root}"
     )
     print("idx\tlabel\tpredict\tp_value")
-    for idx, image, label in certifying.examples_of(args, certifier):
+    for idx, image, label in examples:
         found = certifier.predict(
             image,
             n=args.n,

@@ -9,6 +9,7 @@ from rs_keras.cli import logs
 
 HELP = "prints certification logs as a table (text, Markdown, LaTeX)"
 EXAMPLE = "rs-keras table runs/mnist.tsv --radii 0,0.25,0.5 --format markdown"
+TENSORFLOW = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="text, markdown or latex (default: %(default)s)",
     )
-
 
     parser.add_argument(
         "--per-input-sigma",
