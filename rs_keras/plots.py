@@ -1,6 +1,7 @@
 """Plots of certification logs."""
 
 import os
+from collections.abc import Iterator
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -70,33 +71,76 @@ def plot_certified_accuracy(
     """
     if not logs:
         raise ValueError("`logs` must hold at least one log. Received: none")
-    if path is not None and Path(path).suffix.lower() not in _FORMATS:
-        raise ValueError(
-            f"`path` must end with {', '.join(_FORMATS)}. Received: {path}"
-        )
-    # Importing matplotlib takes half a second that tables need not wait for.
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    size = (6.4, 4.0 + _LEGEND_LINE * len(logs))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(path, height=4.0 + _LEGEND_LINE * len(logs))
     axes = figure.add_subplot()
-    colours = cycle(_COLOURS)
+    colour = colours()
     styles = cycle(_STYLES)
     for log in logs:
         if isinstance(log, Envelope):
             _draw(axes, log, color="#BBBBBB", linewidth=6, zorder=1)
         else:
-            _draw(axes, log, color=next(colours), linestyle=next(styles))
+            _draw(axes, log, color=next(colour), linestyle=next(styles))
     _label(axes, title)
     figure.legend(loc="outside lower left", frameon=False, fontsize="small")
-    if path is not None:
-        # A fixed salt and no date: the same logs give the same file.
-        dates = {".svg": "Date", ".pdf": "CreationDate"}
-        key = dates.get(Path(path).suffix.lower())
-        with rc_context({"svg.hashsalt": "rs-keras"}):
-            figure.savefig(path, dpi=200, metadata={key: None} if key else None)
+    save(figure, path)
     return figure
+
+
+def new_figure(
+    path: str | os.PathLike[str] | None,
+    width: float = 6.4,
+    height: float = 4.0,
+) -> "Figure":
+    """Returns an empty figure that may be saved at `path`.
+
+    Args:
+        path: Where it will be saved; None for nowhere.
+        width: Inches.
+        height: Inches.
+
+    Raises:
+        ValueError: If the file has an ending other than .png, .svg or .pdf.
+    """
+    if path is not None and Path(path).suffix.lower() not in _FORMATS:
+        raise ValueError(
+            f"`path` must end with {', '.join(_FORMATS)}. Received: {path}"
+        )
+    # Importing matplotlib takes half a second that tables need not wait for.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
+    """Saves a figure, so that the same data give the same file.
+
+    Args:
+        figure: From `new_figure`.
+        path: As given there; None does nothing.
+    """
+    if path is None:
+        return
+    from matplotlib import rc_context
+
+    # A fixed salt and no date.
+    dates = {".svg": "Date", ".pdf": "CreationDate"}
+    key = dates.get(Path(path).suffix.lower())
+    with rc_context({"svg.hashsalt": "rs-keras"}):
+        figure.savefig(path, dpi=200, metadata={key: None} if key else None)
+
+
+def colours() -> Iterator[str]:
+    """Yields the colours of curves, over and over."""
+    return cycle(_COLOURS)
+
+
+def plain_axes(axes: "Axes", x: str, y: str) -> None:
+    """Gives axes their names, a faint grid and no frame."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(color="#E5E5E5", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw(
@@ -121,12 +165,8 @@ def _legend(log: CertificationLog | Envelope) -> str:
 
 
 def _label(axes: "Axes", title: str | None) -> None:
-    axes.set_xlabel("L2 radius, pixels in [0, 1]")
-    axes.set_ylabel("certified accuracy")
+    plain_axes(axes, "L2 radius, pixels in [0, 1]", "certified accuracy")
     axes.set_xlim(left=0)
     axes.set_ylim(0, 1)
-    axes.grid(color="#E5E5E5", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     if title is not None:
         axes.set_title(title)
