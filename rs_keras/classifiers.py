@@ -164,20 +164,32 @@ _SAME = 1e-3
 _SAME_SHORT = 5e-2
 
 
-def probe(logits: Logits, images: tf.Tensor, votes: bool = True) -> None:
+def probe(
+    logits: Logits, images: tf.Tensor, num_classes: int, votes: bool = True
+) -> None:
     """Runs the classifier once on some noisy images and looks at the answer.
 
     Args:
         logits: The classifier.
         images: float32 [m, H, W, C], m >= 4.
+        num_classes: How many logits an image must get. A vote for a class
+            beyond them would be lost, and the certificate not true.
         votes: Whether only the largest logit counts. Then rows of zeros and
             ones (hard decisions) are as good as logits.
 
     Raises:
-        ValueError: If it gives probabilities, or an answer for one image that
-            depends on the others in the batch.
+        ValueError: If it gives other than `num_classes` numbers an image,
+            probabilities, or an answer for one image that depends on the others
+            in the batch.
     """
     whole = tf.cast(logits(images), tf.float32)
+    wanted = [len(images), num_classes]
+    if whole.shape.as_list() != wanted:
+        raise ValueError(
+            "`model` must return one row of `num_classes` logits an image. "
+            f"Received: shape={whole.shape.as_list()} for {wanted[0]} images, "
+            f"num_classes={num_classes}"
+        )
     sums_to_one = tf.abs(tf.reduce_sum(whole, -1) - 1.0) < 1e-2
     hard = votes and bool(tf.reduce_all((whole == 0.0) | (whole == 1.0)))
     if bool(tf.reduce_all(whole >= 0.0) & tf.reduce_all(sums_to_one)):

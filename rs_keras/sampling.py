@@ -59,10 +59,11 @@ class Sampler:
         return (tf.round(image * 255.0) + tf.cast(steps, tf.float32)) / 255.0
 
     def _sigmas(self, count: float, dtype: tf.DType) -> tf.Tensor:
-        """count * sigma, rounded once."""
-        if isinstance(self.sigma, tf.Variable):
-            return tf.cast(count * self.sigma, dtype)
-        return tf.constant(count * self.sigma, dtype)
+        """count * sigma, rounded up: more noise than the radius counts on."""
+        exact = count * tf.convert_to_tensor(self.sigma, tf.float64)
+        near = tf.cast(exact, dtype)
+        above = tf.math.nextafter(near, tf.constant(np.inf, dtype))
+        return tf.where(tf.cast(near, tf.float64) < exact, above, near)
 
     def count(
         self,
@@ -153,7 +154,8 @@ class Sampler:
             done = (t - ends[row] + passes[row]) * size
             m = tf.minimum(size, n[row] - done)
             z = self.noisy(images[row], seeds[row], first[row] + done, m)
-            part = statistic(self.logits(z))
+            logits = tf.ensure_shape(self.logits(z), [None, self.num_classes])
+            part = statistic(logits)
             return t + 1, tf.tensor_scatter_nd_add(sums, [[row]], [part])
 
         shape = [tf.shape(images)[0], rows, self.num_classes]

@@ -222,7 +222,8 @@ class SmoothedClassifier:
             noisy = graphs.sampler.noisy(
                 tf.constant(images[0]), seed, tf.constant(0, tf.int64), 8
             )
-            probe(self._logits, noisy, votes=not soft)
+            classes = graphs.sampler.num_classes
+            probe(self._logits, noisy, classes, votes=not soft)
             self._probed.add((shape, soft))
         return images, graphs
 

@@ -425,6 +425,52 @@ def test_num_classes_must_be_the_models(model, images):
         Certifier(model, num_classes=10).certify(images)
 
 
+def of_unknown_shape(function):
+    """Hides the shape of the output, as a model with tf.py_function would."""
+
+    def model(x):
+        logits = tf.py_function(function, [x], tf.float32)
+        return tf.ensure_shape(logits, [None, None])
+
+    return model
+
+
+def test_no_vote_is_lost_to_a_class_beyond_num_classes(images):
+    """Class 2 wins, and is not among the two: 0 would be certified."""
+    model = of_unknown_shape(lambda x: tf.one_hot([2] * len(x), 3))
+    with pytest.raises(ValueError, match=r"shape=\[8, 3\].*num_classes=2"):
+        Certifier(model, num_classes=2).certify(images, n=100)
+
+
+def test_no_image_votes_twice(images):
+    """Two rows an image would make 0.9 n votes of a probability of 0.45."""
+
+    def model(x):
+        return tf.tile(x[:, 0, :3, 0], [2, 1])
+
+    with pytest.raises(ValueError, match=r"shape=\[16, 3\] for 8 images"):
+        Certifier(model).certify(images, n=100)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 0.7, 0.12, 1 / 3])
+@pytest.mark.parametrize("mode", ["float", "grid", "grid-strict"])
+def test_noise_is_never_below_the_sigma_of_the_radius(model, sigma, mode):
+    """float32(0.7) is below 0.7, and a radius counts on all of it."""
+    sampler = Certifier(model, sigma=sigma, noise=mode).sampler((4, 4, 1))
+    dtype = np.float64 if mode == "grid-strict" else np.float32
+    wanted = sigma if mode == "float" else 255 * sigma
+    used = dtype(wanted)
+    if float(used) < wanted:
+        used = np.nextafter(used, dtype(np.inf))
+    eps = noise.normal([4, 4, 1], [7, 8], 0, 50, tf.as_dtype(dtype)).numpy()
+    found = sampler.noisy(tf.zeros([4, 4, 1]), [7, 8], 0, 50).numpy()
+    if mode == "float":
+        np.testing.assert_array_equal(found, used * eps)
+    else:
+        steps = np.rint(used * eps).astype(np.float32) / np.float32(255)
+        np.testing.assert_array_equal(found, steps)
+
+
 def test_hard_decisions_are_votes_but_not_soft_predictions(images):
     def hard(x):
         return tf.one_hot(tf.argmax(x[:, 0, :3, 0], -1), 3)
