@@ -40,11 +40,11 @@ _CUT = 1e-6
 _RHO = 2.0
 
 # The probability that an image on the very boundary is given up too early.
-_FUTILITY = 0.01
+_FUTILITY = 0.02
 
 
 def checkpoints(
-    n_max: int, first: int = 128, ratio: float = 1.5
+    n_max: int, first: int = 128, ratio: float = 1.35
 ) -> tuple[int, ...]:
     """The numbers of draws at which a test looks: geometric, up to `n_max`.
 
@@ -57,7 +57,7 @@ def checkpoints(
 
     >>> from rs_keras import sequential
     >>> sequential.checkpoints(1000)
-    (128, 192, 288, 432, 648, 972, 1000)
+    (128, 173, 234, 316, 427, 577, 779, 1000)
     """
     looks = [min(first, n_max)]
     while looks[-1] < n_max:
