@@ -98,6 +98,11 @@ class CertificationClient:
         """The version that is asked for, with what it says of itself."""
         return self._run(questions.model)
 
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise, in pixel units."""
+        return self.model.sigma
+
     def wait_ready(self, timeout: float = 60.0) -> ServedModel:
         """Waits until the model is served.
 

@@ -46,7 +46,7 @@ _FIRST_CHUNK = 1_000
 _SECONDS_A_CHUNK = 1.0
 # Towards the end chunks get shorter, so that all servers end together.
 _SHARES_LEFT = 2
-_LEAST_SECONDS = 0.1
+_LEAST_SECONDS = 0.05
 _LEAST_CHUNK = 100
 # Deadline of a chunk: this times what it should take, and never less than ...
 _DEADLINE_FACTOR = 5.0

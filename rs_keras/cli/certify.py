@@ -7,6 +7,7 @@ import argparse
 from typing import Any
 
 from rs_keras.cli import certifying
+from rs_keras.cli import spreading
 
 HELP = "certifies a data set (a log that resumes), or one image"
 EXAMPLE = (
@@ -79,9 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--sigma-num-noise", type=int, default=1)
     group.add_argument("--sigma-learning-rate", type=float, default=1e-4)
+    spreading.add_arguments(
+        parser,
+        "this worker's share of the images, by TF_CONFIG, into LOG.i-of-m.tsv; "
+        "`merge` makes one log of them",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
+    _check_strategy(args)
     arguments = {
         "n0": args.n0,
         "n": args.n,
@@ -100,10 +107,34 @@ def run(args: argparse.Namespace) -> None:
         _data_set(args, arguments)
 
 
+def _check_strategy(args: argparse.Namespace) -> None:
+    """Refuses what has no use for the strategy."""
+    if args.strategy == "one":
+        return
+    uses = {
+        "--sigma-mode fixed": args.sigma_mode == "fixed",
+        "--model": args.servers is None,
+    }
+    if args.strategy == "multi_worker":
+        uses = {
+            "a data set": not certifying.is_image(args.data),
+            "--seed: all workers have to draw under the same": args.seed
+            is not None,
+        }
+    lacking = [name for name, found in uses.items() if not found]
+    if lacking:
+        raise ValueError(f"--strategy {args.strategy} needs {lacking[0]}")
+
+
 def _certifier(args: argparse.Namespace) -> Any:
     certifier = certifying.certifier_of(args)
     if args.sigma_mode == "fixed":
         return certifier
+    if args.servers is not None:
+        raise ValueError(
+            "--sigma-mode must be fixed with --servers: the export says which "
+            f"sigma. Received: {args.sigma_mode}"
+        )
     from rs_keras import DataDependentCertifier
 
     return DataDependentCertifier(
@@ -129,22 +160,24 @@ def _data_set(args: argparse.Namespace, arguments: dict) -> None:
     from rs_keras import certify_dataset
     from rs_keras import datasets
 
+    shard, out = spreading.shard_of(args.strategy, args.out)
     certifier = _certifier(args)
     data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
     log = certify_dataset(
         certifier,
         data,
-        args.out,
+        out,
         skip=args.skip,
         max_examples=args.max_examples,
         seed=args.seed,
         name=f"{args.data}/{args.split}",
+        shard=shard,
         **arguments,
     )
     acr = log.acr(per_input_sigma=True)
     mark = " (of a sigma for each image)" if args.sigma_mode != "fixed" else ""
     print(
-        f"{args.out}: {len(log)} examples, ACR {acr:.3f}{mark}, certified "
+        f"{out}: {len(log)} examples, ACR {acr:.3f}{mark}, certified "
         f"accuracy at 0 {log.certified_accuracy([0.0])[0]:.1%}, "
         f"{log.abstention_rate():.1%} abstained"
     )

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rs_keras.cli import reaching
+from rs_keras.cli import spreading
+
 if TYPE_CHECKING:
     from rs_keras import Certifier
 
@@ -22,12 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a data set (mnist, cifar10, fashion_mini, npz:PATH, "
         "image_folder:PATH, ...) or an image file",
     )
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
         "--model",
-        required=True,
         metavar="CHECKPOINT",
         help="a .keras file, the folder of a training run, or a SavedModel",
     )
+    source.add_argument(
+        "--servers",
+        metavar="HOST:PORT[,HOST:PORT...]",
+        help="servers of an export, which share the draws; see `servers`",
+    )
+    reaching.add_arguments(parser)
     parser.add_argument("--split", default="test", help="default: %(default)s")
     parser.add_argument("--data-dir", help="where tensorflow-datasets looks")
     parser.add_argument(
@@ -92,8 +101,11 @@ def add_certifier_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def certifier_of(args: argparse.Namespace) -> "Certifier":
-    """Loads the model and wraps it as the flags say."""
+def certifier_of(args: argparse.Namespace) -> Any:
+    """Loads the model and wraps it as the flags say, or finds its servers."""
+    if getattr(args, "servers", None) is not None:
+        _check_unset(args)
+        return reaching.client_of(args, args.servers)
     from rs_keras import Certifier
     from rs_keras.checkpoints import load_classifier
     from rs_keras.checkpoints import trained_sigma
@@ -106,13 +118,32 @@ def certifier_of(args: argparse.Namespace) -> "Certifier":
             f"--sigma must be given: {args.model} does not say which noise it "
             "was trained with"
         )
+    strategy = spreading.local_strategy(getattr(args, "strategy", "one"))
+    with spreading.scope_of(strategy):
+        model = load_classifier(args.model)
     return Certifier(
-        load_classifier(args.model),
+        model,
         sigma=sigma,
         batch_size=args.batch_size,
+        strategy=strategy,
         noise=args.noise,
         dtype=args.dtype,
     )
+
+
+def _check_unset(args: argparse.Namespace) -> None:
+    """Refuses what an export has fixed."""
+    for name in ("sigma", "batch_size", "dtype"):
+        if getattr(args, name) is not None:
+            raise ValueError(
+                f"--{name.replace('_', '-')} must not be given with --servers: "
+                f"the export says it. Received: {getattr(args, name)}"
+            )
+    if args.noise != "float":
+        raise ValueError(
+            "--noise must not be given with --servers: the export says it. "
+            f"Received: {args.noise}"
+        )
 
 
 def is_image(data: str) -> bool:
@@ -160,16 +191,15 @@ def image_shape(model: Any) -> tuple[int, ...] | None:
 def examples_of(
     args: argparse.Namespace, certifier: "Certifier"
 ) -> Iterator[tuple[int, np.ndarray, int]]:
-    """Yields (idx, image [1, H, W, C], label) as the flags select them.
+    """Returns (idx, image [1, H, W, C], label) as the flags select them.
 
     The label of an image file is not known: -1.
     """
     if is_image(args.data):
         shape = image_shape(certifier.model)
-        yield 0, read_image(args.data, shape), -1
-        return
+        return iter([(0, read_image(args.data, shape), -1)])
     from rs_keras import datasets
     from rs_keras.evaluation import selected
 
     data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
-    yield from selected(data, args.skip, args.max_examples)
+    return selected(data, args.skip, args.max_examples)
