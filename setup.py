@@ -38,6 +38,10 @@ setup(
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<3.16",
         "keras-tuner>=1.4.7,<2",
+        # keras-tuner imports these two, in every trial and in its Bayesian
+        # search, and declares neither.
+        "tensorboard>=2.19,<3",
+        "scikit-learn>=1.4,<2",
         "tensorflow-probability>=0.25,<0.26",
         # tensorflow-probability imports it and does not declare it.
         "tf-keras>=2.20,<2.22",
@@ -57,13 +61,18 @@ setup(
     extras_require={
         "dev": [
             "build>=1.2",
+            # The schema of Compose files comes with it.
+            "check-jsonschema>=0.29,<1",
             "cryptography>=42",
             "hypothesis>=6.100",
+            "jsonschema>=4.23,<5",
+            "kubernetes-validate>=1.31,<2",
             "mpmath>=1.3",
             "mypy>=1.13",
             # Drives the Chromium that is installed; downloads none itself.
             "playwright>=1.40",
             "psutil>=5.9",
+            "pyyaml>=6",
             "pytest>=8.2",
             "pytest-xdist>=3.6",
             "ruff>=0.9",
