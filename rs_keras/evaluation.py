@@ -47,6 +47,7 @@ def certify_dataset(
     seed: int | str | None = None,
     name: str | None = None,
     progress: bool = True,
+    shard: tuple[int, int] | None = None,
     **certify_arguments: Any,
 ) -> CertificationLog:
     """Certifies every `skip`-th example of a data set, and logs each.
@@ -69,6 +70,9 @@ def certify_dataset(
             log that is continued.
         name: What the data set is called in the settings.
         progress: Whether to show a bar with the running ACR and time left.
+        shard: (i, m): of the examples chosen so far, worker i of m takes number
+            i, i + m, i + 2 * m, ... into a log of its own. It needs a `seed`.
+            `CertificationLog.merge` makes one log of them.
         **certify_arguments: See `Certifier.certify`.
 
     Returns:
@@ -104,7 +108,9 @@ def certify_dataset(
     settings = certifier.settings(**certify_arguments)
     each = getattr(certifier, "certify_each", None)
     each = partial(each or _one_by_one(certifier.certify), **certify_arguments)
-    examples = _Examples(dataset, skip, max_examples, seed, name, progress)
+    examples = _Examples(
+        dataset, skip, max_examples, seed, name, progress, shard
+    )
     return _logged(each, line, certifier, settings, examples, path)
 
 
@@ -118,6 +124,7 @@ def decide_dataset(
     seed: int | str | None = None,
     name: str | None = None,
     progress: bool = True,
+    shard: tuple[int, int] | None = None,
     **decide_arguments: Any,
 ) -> CertificationLog:
     """Decides every `skip`-th example of a data set, and logs each.
@@ -142,7 +149,9 @@ def decide_dataset(
     settings = certifier.decision_settings(**arguments)
     each = getattr(certifier, "decide_each", None)
     each = partial(each or _one_by_one(certifier.decide), **arguments)
-    examples = _Examples(dataset, skip, max_examples, seed, name, progress)
+    examples = _Examples(
+        dataset, skip, max_examples, seed, name, progress, shard
+    )
     return _logged(each, line, certifier, settings, examples, path)
 
 
@@ -165,6 +174,7 @@ class _Examples(NamedTuple):
     seed: int | str | None
     name: str | None
     progress: bool
+    shard: tuple[int, int] | None = None
 
 
 # (idx, label), an image [1, H, W, C] and its seed.
@@ -194,6 +204,8 @@ def _logged(
     if max_examples is not None:
         max_examples = check_count("max_examples", max_examples)
     settings = {**settings, **_origin(certifier, skip, given.name)}
+    if given.shard is not None:
+        settings["shard"] = _checked(given.shard, given.seed)
     seed = settings["seed"] = _seed_of(path, given.seed)
     # In the format of the authors, a sigma of its own is a column.
     own = ("sigma",) if settings.get("scope") == "per_input_sigma" else ()
@@ -201,12 +213,14 @@ def _logged(
         radii = list(writer.previous.radius * writer.previous.correct)
         missing = (
             ((idx, label), image, _own_seed(seed, idx))
-            for idx, image, label in selected(given.dataset, skip, max_examples)
+            for idx, image, label in selected(
+                given.dataset, skip, max_examples, given.shard
+            )
             if idx not in writer.done
         )
         bar = tqdm(
             each(missing),
-            total=_total(given.dataset, skip, max_examples),
+            total=_total(given.dataset, skip, max_examples, given.shard),
             initial=len(writer.done),
             unit="image",
             disable=not given.progress,
@@ -232,6 +246,22 @@ def _logged(
     return CertificationLog.read(path)
 
 
+def _checked(shard: Sequence[int], seed: int | str | None) -> list[int]:
+    """Returns a shard as JSON has it."""
+    number, count = shard
+    count = check_count("shard[1]", count)
+    if not 0 <= number < count:
+        raise ValueError(
+            f"`shard` must be (i, m) with 0 <= i < m. Received: {shard}"
+        )
+    if seed is None:
+        raise ValueError(
+            "`seed` must be given for a shard: all workers have to draw under "
+            "the same. Received: seed=None"
+        )
+    return [number, count]
+
+
 def _own_seed(seed: Any, idx: int) -> Any:
     return seed if seed == "keyed" else fold_in(seed, idx)[None]
 
@@ -240,6 +270,7 @@ def selected(
     dataset: tf.data.Dataset | Iterable,
     skip: int = 1,
     max_examples: int | None = None,
+    shard: tuple[int, int] | None = None,
 ) -> Iterator[tuple[int, np.ndarray, int]]:
     """Yields (idx, image [1, H, W, C], label) of every `skip`-th example.
 
@@ -248,12 +279,15 @@ def selected(
             with `label`.
         skip: See `certify_dataset`.
         max_examples: See `certify_dataset`.
+        shard: See `certify_dataset`.
 
     Raises:
         ValueError: If the data set yields no such pairs.
     """
     chosen = islice(enumerate(_examples(dataset)), 0, None, skip)
-    for idx, (image, label) in islice(chosen, max_examples):
+    number, count = shard or (0, 1)
+    own = islice(islice(chosen, max_examples), number, None, count)
+    for idx, (image, label) in own:
         yield idx, image[None], int(label)
 
 
@@ -275,16 +309,21 @@ def _examples(
 
 
 def _total(
-    dataset: tf.data.Dataset | Iterable, skip: int, max_examples: int | None
+    dataset: tf.data.Dataset | Iterable,
+    skip: int,
+    max_examples: int | None,
+    shard: tuple[int, int] | None,
 ) -> int | None:
     """The number of examples to do, where it is known without a pass."""
-    if not isinstance(dataset, tf.data.Dataset):
-        return max_examples
-    size = int(dataset.cardinality())
-    batched = dataset.element_spec[0].shape.rank == 4
-    if size < 0 or batched:
-        return max_examples
-    return min(-(-size // skip), max_examples or size)
+    total = max_examples
+    if isinstance(dataset, tf.data.Dataset):
+        size = int(dataset.cardinality())
+        batched = dataset.element_spec[0].shape.rank == 4
+        if size >= 0 and not batched:
+            total = min(-(-size // skip), max_examples or size)
+    if total is None or shard is None:
+        return total
+    return len(range(shard[0], total, shard[1]))
 
 
 def _seed_of(path: str | os.PathLike[str], seed: int | str | None) -> Any:

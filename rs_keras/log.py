@@ -114,6 +114,31 @@ class CertificationLog:
         """
         return Envelope(tuple(logs), name)
 
+    @staticmethod
+    def merge(
+        logs: Iterable["CertificationLog"],
+        name: str = "merged",
+        examples: int | None = None,
+    ) -> "CertificationLog":
+        """Returns the one log of which workers wrote the shards.
+
+        Args:
+            logs: As written by `certify_dataset(..., shard=(i, m))`, all m.
+            name: What to call it.
+            examples: How many there have to be; None if that is not known:
+                then examples that are missing at the very end go unnoticed.
+
+        Returns:
+            The examples of all, in their order.
+
+        Raises:
+            ValueError: If a shard is missing or there twice, the settings
+                differ, or the examples overlap or have gaps.
+        """
+        from rs_keras import log_shards
+
+        return log_shards.merged(list(logs), name, examples)
+
     def __len__(self) -> int:
         return len(self.idx)
 

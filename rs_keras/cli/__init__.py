@@ -20,12 +20,14 @@ COMMANDS = (
     "certify",
     "predict",
     "decide",
+    "merge",
     "table",
     "plot",
     "report",
     "export",
     "serve",
     "request",
+    "reproduce",
     "doctor",
 )
 
