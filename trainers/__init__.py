@@ -1,6 +1,7 @@
 """Keras trainers for randomized smoothing, one file a method."""
 
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.batch_norm import SynchronizedBatchNormalization
 from rs_keras.trainers.catrs import CATRS
 from rs_keras.trainers.consistency import Consistency
 from rs_keras.trainers.data_dependent import PerExampleSigma
@@ -22,4 +23,5 @@ __all__ = [
     "SmoothMix",
     "SmoothTrainer",
     "Stability",
+    "SynchronizedBatchNormalization",
 ]

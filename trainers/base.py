@@ -9,7 +9,9 @@ from rs_keras.losses import cross_entropy
 from rs_keras.losses import labels_of
 from rs_keras.trainers import batches
 from rs_keras.trainers import draws
+from rs_keras.trainers import multi_worker
 from rs_keras.trainers import replicas
+from rs_keras.trainers import workers
 from rs_keras.trainers.data_dependent import PerExampleSigma
 from rs_keras.trainers.noisy import Draw as Draw
 from rs_keras.trainers.noisy import Losses as Losses
@@ -70,10 +72,9 @@ class SmoothTrainer(NoisyModel):
         images, targets, weights = self._unpack(data)
         place = replicas.place_of(images)
         rows, goals = replicas.never_empty((images, targets))
-        draw = self._draw_for(rows, goals, place, tf.shape(images)[0])
-        statistics = self.model.non_trainable_variables
-        before = replicas.snapshot(statistics)
-        with tf.GradientTape() as tape:
+        with replicas.counting(images):
+            draw = self._draw_for(rows, goals, place, tf.shape(images)[0])
+        with replicas.counting(images), tf.GradientTape() as tape:
             losses, logits = self._losses_and_logits(rows, goals, draw)
             losses = self._counted(losses, images, weights)
             total = tf.add_n(list(losses.values()))
@@ -85,11 +86,12 @@ class SmoothTrainer(NoisyModel):
         variables = self.trainable_variables
         gradients = tape.gradient(scaled, variables)
         self.optimizer.apply(gradients, variables)
-        replicas.keep_if_empty(images, statistics, before)
+        replicas.share(self.model.non_trainable_variables, images, place)
         self.step.assign_add(1)
         for name, value in losses.items():
             self._terms[name].update_state(value)
-        return self._results(total + penalty, logits, targets, weights)
+        results = self._results(total + penalty, logits, targets, weights)
+        return multi_worker.reports(results)
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """Measures the cross-entropy under one draw of noise an image.
@@ -108,7 +110,9 @@ class SmoothTrainer(NoisyModel):
         loss = {"ce": cross_entropy(labels_of(goals), logits)[0]}
         loss = self._counted(loss, images, weights)["ce"]
         results = self._results(loss, logits, targets, weights)
-        return {k: v for k, v in results.items() if k not in self._terms}
+        return multi_worker.reports(
+            {k: v for k, v in results.items() if k not in self._terms}
+        )
 
     def _draw_for(
         self, rows: tf.Tensor, goals: Any, place: replicas.Place, real: Any
@@ -219,13 +223,14 @@ class SmoothTrainer(NoisyModel):
             The history.
 
         Raises:
-            ValueError: If images or targets are not what they should be.
+            ValueError: If images or targets are not what they should be, a
+                batch has fewer rows than there are replicas, or workers do not
+                run the same job.
             FloatingPointError: If the loss is not finite any more; with the
                 step and the part of the loss that broke.
         """
         self._assert_compile_called("fit")
-        x = batches.look_at(x, y, self.check_batch)
-        batches.look_at_validation(kwargs, self.check_batch)
+        x = workers.look_at(self, x, y, batch_size, kwargs)
         return super().fit(
             x,
             y,

@@ -164,7 +164,9 @@ class PerExampleSigma(keras.layers.Layer):
         change = tf.where(tf.range(rows) < real, after - before, 0.0)
         size = tf.constant([self.num_examples], tf.int64)
         change = tf.scatter_nd(ids[:, None], tf.cast(change, tf.float32), size)
-        self.values.assign_add(change)
+        # Not Keras' own `assign_add`: it assigns the sum of value and change,
+        # and so many replicas would add up as many values.
+        self.values.value.assign_add(change)
         scale = (after / self.sigma0)[None, :, None, None, None]
         return {**draw, "noise": draw["noise"] * scale, "sigma": after}
 

@@ -33,6 +33,7 @@ from rs_keras.checks import check_positive
 from rs_keras.configs import argument_names
 from rs_keras.datasets.registry import check_name
 from rs_keras.trainers import recipe_tables as tables
+from rs_keras.trainers.batch_norm import synchronized
 from rs_keras.trainers.noisy import NoisyModel
 
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16", "float64")
@@ -62,6 +63,8 @@ class Recipe:
         seed: Of the initial weights, the order of the examples and the noise.
         dtype: "float32", "mixed_bfloat16", "mixed_float16" or "float64".
         jit_compile: Whether the step is compiled with XLA.
+        sync_batch_norm: Whether batch normalisation takes the batch of all
+            replicas together; see `rs_keras.trainers.batch_norm`.
         limit: Trains on the first so many examples; None for all.
         certify: Certifies `examples` test images, spread over the split, with
             `n` draws each, after every `every` epochs, for the run's history.
@@ -82,6 +85,7 @@ class Recipe:
     seed: int = 0
     dtype: str = "float32"
     jit_compile: bool = False
+    sync_batch_norm: bool = False
     limit: int | None = None
     certify: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -237,7 +241,8 @@ class Recipe:
             **self.model,
         }
         with _dtype_policy(self.dtype), _seeded(self.seed):
-            return models.get(arguments.pop("name"), **arguments)
+            model = models.get(arguments.pop("name"), **arguments)
+            return synchronized(model) if self.sync_batch_norm else model
 
     def build_optimizer(self) -> keras.optimizers.Optimizer:
         """Returns PyTorch's SGD, with the rate of the first epoch."""

@@ -1,10 +1,14 @@
 """One step on several replicas: where each stands in the global batch.
 
 Keras keeps the moving statistics of batch normalisation apart on each replica
-and saves the first one's. Layers that synchronise them see the row of zeros
-that stands in for an empty batch as one image more.
+and saves the first one's, and a replica without rows turns them into NaN. Here
+a step ends with their mean over the replicas, each weighted by its rows: one
+set of statistics, of all the data, that a checkpoint holds in full.
 """
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
@@ -64,25 +68,65 @@ def _padded(rows: tf.Tensor) -> tf.Tensor:
     return padded
 
 
-def snapshot(variables: list) -> list[tf.Tensor]:
-    """Returns the values that a replica without rows has to keep."""
-    if count() == 1:
-        return []
-    return [tf.identity(variable.value) for variable in variables]
+def share(variables: list, rows: tf.Tensor, place: Place) -> None:
+    """Gives every replica the mean of what all recorded in a step.
+
+    Formula, over replicas r with n[r] rows:
+
+        variable = sum(n[r] * variable[r]) / sum(n[r])
+
+    Args:
+        variables: Moving statistics, which replicas keep apart. Those that are
+            no floats stay as they are.
+        rows: The replica's batch, as it came; none count for nothing.
+        place: Of the batch.
+    """
+    context = tf.distribute.get_replica_context()
+    chosen = [one for one in variables if tf.as_dtype(one.dtype).is_floating]
+    if context is None or count() == 1 or not chosen:
+        return
+    size = tf.shape(rows, out_type=tf.int64)[0]
+    weighted = []
+    for variable in chosen:
+        value = tf.convert_to_tensor(variable.value)
+        weight = tf.cast(size / place.total, value.dtype)
+        # Not a product with 0: what an empty batch leaves may be NaN.
+        weighted.append(tf.where(size > 0, weight * value, 0))
+    means = context.all_reduce(tf.distribute.ReduceOp.SUM, weighted)
+    for variable, mean in zip(chosen, means, strict=True):
+        variable.assign(mean)
 
 
-def keep_if_empty(
-    rows: tf.Tensor, variables: list, before: list[tf.Tensor]
-) -> None:
-    """Undoes, on a replica that got no rows, what it recorded.
+_steps = threading.local()
+
+
+@contextlib.contextmanager
+def counting(rows: tf.Tensor) -> Iterator[None]:
+    """Tells layers whether this replica's batch is one, or padding.
 
     Args:
         rows: The replica's batch, as it came.
-        variables: Its moving statistics, after the step.
-        before: As from `snapshot`, before the step.
     """
-    if not before:
-        return
-    empty = tf.equal(tf.shape(rows)[0], 0)
-    for variable, old in zip(variables, before, strict=True):
-        variable.assign(tf.where(empty, old, variable.value))
+    _steps.real = tf.shape(rows)[0] > 0
+    try:
+        yield
+    finally:
+        _steps.real = None
+
+
+def counted(total: tf.Tensor) -> tf.Tensor:
+    """Adds up a sum over a batch, over all replicas that have one.
+
+    Args:
+        total: Of this replica. Padding counts for nothing, within `counting`.
+
+    Returns:
+        The sum on all replicas; `total` itself where there are no others.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is None or count() == 1:
+        return total
+    real = getattr(_steps, "real", None)
+    if real is not None:
+        total = tf.where(real, total, tf.zeros_like(total))
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, total)

@@ -6,6 +6,9 @@ history.csv    one line an epoch
 model.keras    the trainer, with the classifier in it, after each epoch
 """
 
+import contextlib
+import tempfile
+from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rs_keras import cluster
 from rs_keras import datasets
 from rs_keras.checkpoints import RUN_MODEL
 from rs_keras.checks import check_count
@@ -47,6 +51,7 @@ def train(
     steps_per_execution: int = 1,
     every_seconds: float = 60.0,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    strategy: tf.distribute.Strategy | None = None,
     verbose: Any = "auto",
 ) -> SmoothTrainer:
     """Trains what a recipe says, into a folder; resumes bit for bit.
@@ -62,6 +67,9 @@ def train(
         steps_per_execution: As in `keras.Model.compile`.
         every_seconds: Between two snapshots within an epoch, >= 0.
         callbacks: Further callbacks.
+        strategy: Trains under this strategy, as from
+            `rs_keras.cluster.strategy_of`. Of several workers, the chief alone
+            writes and shows anything; the others need not see the folder.
         verbose: As in `keras.Model.fit`.
 
     Returns:
@@ -87,9 +95,57 @@ def train(
     >>> sorted(path.name for path in Path(folder).iterdir())
     ['history.csv', 'model.keras', 'recipe.json', 'snapshot.npz']
     """
-    folder = Path(folder)
-    passes = Passes(recipe, data_dir, soft_labels)
-    trainer = recipe.build(data_dir, steps_per_execution=steps_per_execution)
+    passes = cluster.everywhere(
+        strategy, lambda: Passes(recipe, data_dir, soft_labels)
+    )
+    settings = _settings(recipe, soft_labels)
+    cluster.agree(strategy, {"recipe": settings})
+    scope = strategy.scope() if strategy else contextlib.nullcontext()
+    with scope:
+        trainer = recipe.build(
+            data_dir, steps_per_execution=steps_per_execution
+        )
+    with _own_folder(strategy, Path(folder)) as place:
+        _fit(
+            trainer,
+            recipe,
+            passes,
+            place,
+            data_dir,
+            callbacks,
+            settings=settings,
+            every_seconds=every_seconds,
+            resume=resume,
+            verbose=verbose if cluster.member_of(strategy).is_chief else 0,
+        )
+    return trainer
+
+
+@contextlib.contextmanager
+def _own_folder(
+    strategy: tf.distribute.Strategy | None, folder: Path
+) -> Iterator[Path]:
+    """Gives the run's folder to the chief, to others one that is thrown away.
+
+    All workers save, because saving may need them all; one of them is read.
+    """
+    if cluster.member_of(strategy).is_chief:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)
+
+
+def _fit(
+    trainer: SmoothTrainer,
+    recipe: Recipe,
+    passes: "Passes",
+    folder: Path,
+    data_dir: str | Path | None,
+    callbacks: Sequence[keras.callbacks.Callback],
+    **arguments: Any,
+) -> None:
+    """Trains into the folder; arguments as in `snapshots.fit`."""
     own = [*recipe.callbacks(), SaveModel(folder / RUN_MODEL)]
     if recipe.certify:
         own.append(_certify(recipe, data_dir))
@@ -109,13 +165,9 @@ def train(
         folder / SNAPSHOT,
         callbacks=[*own, *callbacks],
         validation_data=_test_split(recipe, data_dir),
-        settings=_settings(recipe, soft_labels),
         steps=passes.steps,
-        every_seconds=every_seconds,
-        resume=resume,
-        verbose=verbose,
+        **arguments,
     )
-    return trainer
 
 
 class Passes:

@@ -7,9 +7,13 @@ written to a temporary name, flushed and renamed, so the file is always one
 whole moment. A run that starts again from it sees the same batches, the same
 noise and the same warm-ups, and ends with the same weights, bit for bit, as a
 run that was never stopped, on one device with the same number of threads.
+
+Several workers take their snapshots at the same step; the chief writes them,
+and tells the others what they hold when a run begins.
 """
 
 import contextlib
+import io
 import json
 import signal
 import threading
@@ -26,6 +30,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rs_keras import cluster
 from rs_keras.checks import check_count
 from rs_keras.checks import check_not_negative
 from rs_keras.files import written_whole
@@ -37,6 +42,9 @@ from rs_keras.trainers.base import SmoothTrainer
 Passes = Callable[[int, int], tf.data.Dataset]
 
 _FORMAT = 1
+
+# How often workers ask each other whether to stop or to take a snapshot.
+_SECONDS_BETWEEN_WORDS = 1.0
 
 
 def fit(
@@ -57,7 +65,8 @@ def fit(
 
     A snapshot is taken when an epoch ends and, within an epoch, after the
     first step that ends `every_seconds` after the last one. Ctrl-C and SIGTERM
-    finish the step, take one more and raise KeyboardInterrupt.
+    finish the step, take one more and raise KeyboardInterrupt; of several
+    workers, a signal to one does so in all, within a second or a step.
 
     Of the callbacks, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau,
     CSVLogger, TensorBoard, History and those of this package keep their state;
@@ -73,7 +82,7 @@ def fit(
         callbacks: As in Keras; they see one run, not one an epoch.
         validation_data: As in Keras.
         settings: JSON values that the weights depend on. A snapshot taken
-            under others is refused.
+            under others is refused, and so are workers that differ in them.
         steps: Batches an epoch; asked of the data where it tells.
         every_seconds: Between two snapshots within an epoch, >= 0; 0 takes one
             after every step.
@@ -87,7 +96,8 @@ def fit(
     Raises:
         ValueError: If an argument is out of range, the snapshot was taken
             under other settings (names each), or does not fit the trainer.
-        FileExistsError: If there is a snapshot and `resume` is False.
+        FileExistsError: If there is a snapshot and `resume` is False (several
+            workers: ValueError, in each).
         FloatingPointError: If the loss is not finite any more.
         KeyboardInterrupt: After Ctrl-C or SIGTERM.
 
@@ -201,6 +211,7 @@ class _Run(keras.callbacks.Callback):
         self.epoch = 0
         self.step = 0
         self.stopped = False
+        self.strategy = trainer.distribute_strategy
         self._watched: list[keras.callbacks.Callback] = []
         self._steps = 0
         self._first = 0
@@ -208,6 +219,9 @@ class _Run(keras.callbacks.Callback):
         self._taken = time.monotonic()
         self._in_step = False
         self._asked_to_stop = False
+        # When workers last spoke with each other: the step, and its time.
+        self._spoke = (0, time.monotonic())
+        self._speak_at = 0
 
     @property
     def is_over(self) -> bool:
@@ -237,15 +251,13 @@ class _Run(keras.callbacks.Callback):
     ) -> None:
         """Tells the callbacks that the run begins, and restores what was."""
         self._steps, self._watched = steps, watched
-        if not self.path.exists():
+        cluster.agree(self.strategy, {"settings": self.settings})
+        found = cluster.everywhere(self.strategy, lambda: self._found(resume))
+        found = cluster.from_chief(self.strategy, found)
+        if found is None:
             each.begin()
             return
-        if not resume:
-            raise FileExistsError(
-                f"{self.path} holds a run already: resume it, or choose "
-                "another folder"
-            )
-        arrays, state = _read(self.path)
+        arrays, state = _read(self.path, found)
         self._check(state)
         groups = self._variables()
         callback_states.check(watched, state["callbacks"])
@@ -259,6 +271,22 @@ class _Run(keras.callbacks.Callback):
         if self.step:
             metrics = enumerate(groups["metrics"])
             self._metrics = [arrays[f"metrics/{i}"] for i, _ in metrics]
+
+    def _found(self, resume: bool) -> bytes | None:
+        """Returns the snapshot that the chief finds, None where there is none.
+
+        Others do not look: what lies there may be older, or not theirs.
+        """
+        if not cluster.member_of(self.strategy).is_chief:
+            return None
+        if not self.path.exists():
+            return None
+        if not resume:
+            raise FileExistsError(
+                f"{self.path} holds a run already: resume it, or choose "
+                "another folder"
+            )
+        return self.path.read_bytes()
 
     def _check(self, state: Mapping[str, Any]) -> None:
         differing = differences(_flat(state["settings"]), _flat(self.settings))
@@ -291,6 +319,7 @@ class _Run(keras.callbacks.Callback):
             variable.assign(value)
         self._metrics = []
         self._taken = time.monotonic()
+        self._spoke, self._speak_at = (self.step, self._taken), self.step
 
     def on_train_batch_begin(
         self, batch: int, logs: dict | None = None
@@ -301,11 +330,33 @@ class _Run(keras.callbacks.Callback):
         """Takes a snapshot if it is time; the epoch's last step needs none."""
         self._in_step = False
         self.step = min(self._first + batch + 1, self._steps)
-        late = time.monotonic() - self._taken >= self.every_seconds
-        if self.step < self._steps and (late or self._asked_to_stop):
+        late, stop = self._agreed()
+        if self.step < self._steps and (late or stop):
             self.take()
-        if self._asked_to_stop:
+        if stop:
             raise KeyboardInterrupt
+
+    def _agreed(self) -> tuple[bool, bool]:
+        """Returns whether to take a snapshot and whether to stop now.
+
+        Workers have to do both at the same step, and their clocks differ: they
+        ask each other, so seldom that it costs nothing.
+        """
+        now = time.monotonic()
+        late = now - self._taken >= self.every_seconds
+        if cluster.member_of(self.strategy).size == 1:
+            return late, self._asked_to_stop
+        if self.step < self._speak_at:
+            return False, False
+        step, then = self._spoke
+        pace = (now - then) / max(1, self.step - step)
+        one_late, one_stops, slowest = cluster.largest(
+            self.strategy, [late, self._asked_to_stop, pace]
+        )
+        wait = min(_SECONDS_BETWEEN_WORDS, self.every_seconds)
+        self._spoke = (self.step, now)
+        self._speak_at = self.step + max(1, int(wait / max(slowest, 1e-6)))
+        return bool(one_late), bool(one_stops)
 
     def next_epoch(self, each: _OneRun) -> None:
         """Counts an epoch that ended, and takes its snapshot."""
@@ -317,13 +368,19 @@ class _Run(keras.callbacks.Callback):
         self.take()
 
     def take(self) -> None:
-        """Writes the snapshot, whole or not at all."""
+        """Writes the snapshot, whole or not at all.
+
+        All workers read their variables, some of which are sums over them.
+        """
         groups = self._variables()
         arrays: dict[str, Any] = {
             f"{name}/{i}": variable.numpy()
             for name, group in groups.items()
             for i, variable in enumerate(group)
         }
+        self._taken = time.monotonic()
+        if not cluster.member_of(self.strategy).is_chief:
+            return
         callbacks, more = callback_states.gather(self._watched)
         state = {
             "format": _FORMAT,
@@ -361,15 +418,16 @@ class _Run(keras.callbacks.Callback):
                 signal.signal(number, handler)
 
 
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the arrays and the state of a snapshot.
+def _read(
+    path: Path, data: bytes
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns the arrays and the state of a snapshot, the bytes at `path`.
 
     Raises:
         ValueError: If the file is none, or of another format.
     """
     try:
-        # NumPy leaves a file open that it cannot read.
-        with path.open("rb") as file, np.load(file) as archive:
+        with np.load(io.BytesIO(data)) as archive:
             arrays = {name: archive[name] for name in archive.files}
         state = json.loads(str(arrays.pop("state")))
         known = state["format"] == _FORMAT

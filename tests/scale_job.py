@@ -1,0 +1,320 @@
+"""What the scale tests run in processes of their own, and how they do.
+
+    python tests/scale_job.py replicas OUT      one device, and two replicas
+    python tests/scale_job.py four OUT          four replicas
+    python tests/scale_job.py workers OUT       one of the workers of TF_CONFIG
+
+A process writes what it found into OUT/<what>.npz; the tests compare.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# Of two steps, the second has 5 rows: of four replicas, one gets none.
+ROWS, BATCH = 13, 8
+
+
+# -- in the tests -------------------------------------------------------------
+
+
+def free_ports(count):
+    """Returns ports that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in found]
+
+
+def environment(ports=None, index=0, **extra):
+    """Returns the variables of a worker, or of a process by itself."""
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "OMP_NUM_THREADS": "1",
+        **extra,
+    }
+    variables.pop("TF_CONFIG", None)
+    if ports is not None:
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        variables["TF_CONFIG"] = json.dumps(
+            {
+                "cluster": {"worker": addresses},
+                "task": {"type": "worker", "index": index},
+            }
+        )
+    return variables
+
+
+def start(arguments, log, variables):
+    """Starts a Python process that writes all it says into a file."""
+    with open(log, "ab") as file:
+        return subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            cwd=ROOT,
+            env=variables,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def wait(processes, seconds=400):
+    """Returns the exit codes; ends what is still there after the time."""
+    try:
+        return [process.wait(seconds) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+# -- in the processes ---------------------------------------------------------
+
+
+def methods():
+    """Returns how to make each trainer, with few draws and steps."""
+    from rs_keras import adversaries
+    from rs_keras import trainers
+
+    pgd = adversaries.PGD(1, 0.5, order="project_clip")
+    made = {
+        "gaussian": (trainers.Gaussian, {}),
+        "stability": (trainers.Stability, {"weight": 1.5}),
+        "smoothadv": (trainers.SmoothAdv, {"steps": 1}),
+        "macer": (trainers.MACER, {"weight": 0.5}),
+        "consistency": (trainers.Consistency, {"adversary": pgd}),
+        "smoothmix": (trainers.SmoothMix, {"steps": 1}),
+        "catrs": (trainers.CATRS, {"steps": 1}),
+    }
+    found = {}
+    for name, (make, arguments) in made.items():
+        if name != "stability":
+            arguments = {"num_noise": 2, **arguments}
+        found[name] = functools.partial(make, **arguments)
+    sigma = trainers.PerExampleSigma(0.25, ROWS, learning_rate=0.01)
+    found["per_example_sigma"] = lambda model, _: trainers.Gaussian(
+        model, sigma, num_noise=2
+    )
+    return found
+
+
+def data(targets=False):
+    """Returns the batches, the same in every process."""
+    import numpy as np
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    images, labels = rng.random((ROWS, 8, 8, 1)), rng.integers(0, 3, ROWS)
+    if targets:
+        labels = {"label": labels, "example_id": np.arange(ROWS)}
+    return tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH)
+
+
+def without_statistics(**kwargs):
+    """Returns a small network without batch normalisation."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(4, 3, activation="relu", **kwargs),
+            layers.Flatten(),
+            layers.Dense(3),
+        ]
+    )
+
+
+def train(strategy, name, eager=False):
+    """Returns the history and the weights after two steps."""
+    import golden_cases as golden
+    import keras
+
+    from rs_keras.trainers import SGD
+    from rs_keras.trainers import batch_norm
+
+    scope = strategy.scope() if strategy else contextlib.nullcontext()
+    with scope:
+        l2 = keras.regularizers.L2(0.01)
+        if name == "per_example_sigma":
+            # Its loop over the network leaves no room for synchronising.
+            network = without_statistics(kernel_regularizer=l2)
+        else:
+            network = batch_norm.synchronized(
+                golden.tiny(kernel_regularizer=l2)
+            )
+        trainer = methods()[name](network, 0.25)
+        trainer.compile(SGD(0.1), metrics=["accuracy"], run_eagerly=eager)
+    batches = data(targets=name == "per_example_sigma")
+    history = trainer.fit(
+        batches, verbose=0, shuffle=False, validation_data=batches
+    ).history
+    weights = {f"w{i}": w.numpy() for i, w in enumerate(trainer.model.weights)}
+    if name == "per_example_sigma":
+        weights["sigma"] = trainer.sigma.values.numpy()
+    return {**{k: v[0] for k, v in history.items()}, **weights}
+
+
+def votes(strategy):
+    """Returns what a certifier counts under a strategy."""
+    import golden_cases as golden
+    import numpy as np
+
+    from rs_keras import Certifier
+
+    images = np.random.default_rng(2).random((3, 8, 8, 1), np.float32)
+    scope = strategy.scope() if strategy else contextlib.nullcontext()
+    with scope:
+        network = golden.tiny()
+    certifier = Certifier(network, 0.5, batch_size=16, strategy=strategy)
+    found = certifier.certify(images, n0=10, n=103, seed=3)
+    counts = certifier.sample(images, n=2, seed=3, first=5)
+    return {"counts": found.counts, "radius": found.radius, "few": counts}
+
+
+def save(folder, name, arrays):
+    import numpy as np
+
+    np.savez(Path(folder) / f"{name}.npz", **arrays)
+
+
+def devices(count):
+    """Makes so many logical CPUs, and returns a strategy of them."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    some = [tf.config.LogicalDeviceConfiguration()] * count
+    tf.config.set_logical_device_configuration(cpu, some)
+    from rs_keras import cluster
+
+    return cluster.strategy_of("mirrored")
+
+
+def in_double():
+    """Has networks, and Keras' metrics, compute in float64."""
+    import keras
+
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+
+
+def replicas(folder):
+    """Trains on one device, and on 2 replicas."""
+    two = devices(2)
+    import tensorflow as tf
+
+    one = tf.distribute.OneDeviceStrategy("CPU:1")
+    for place, strategy in {
+        "none": None,
+        "one_device": one,
+        "two": two,
+    }.items():
+        save(folder, f"votes-{place}", votes(strategy))
+    in_double()
+    for name in methods():
+        save(folder, f"{name}-none", train(None, name, eager=True))
+        save(folder, f"{name}-two", train(two, name))
+    save(folder, "smoothmix-one_device", train(one, "smoothmix"))
+    save(folder, "refusals", refusals(two))
+
+
+def four(folder):
+    """Trains on 4 replicas: TensorFlow wants one size of group a process."""
+    strategy = devices(4)
+    save(folder, "votes-four", votes(strategy))
+    in_double()
+    save(folder, "smoothmix-four", train(strategy, "smoothmix"))
+
+
+def refusals(strategy):
+    """Returns the messages of what is refused before the first step."""
+    import golden_cases as golden
+
+    from rs_keras import trainers
+    from rs_keras.trainers import batch_norm
+
+    def message(network, sigma, batches):
+        trainer = trainers.Gaussian(network, sigma)
+        trainer.compile(trainers.SGD(0.1))
+        try:
+            trainer.fit(batches, verbose=0, shuffle=False)
+        except ValueError as error:
+            return str(error)
+        return "none"
+
+    with strategy.scope():
+        loop = message(
+            batch_norm.synchronized(golden.tiny()),
+            trainers.PerExampleSigma(0.25, ROWS),
+            data(targets=True),
+        )
+        few = message(golden.tiny(), 0.25, data().unbatch().batch(1))
+    return {"loop": loop, "few": few}
+
+
+def workers(folder):
+    """Trains every method on the workers of TF_CONFIG."""
+    from rs_keras import cluster
+
+    strategy = cluster.strategy_of("multi_worker", timeout=300)
+    member = cluster.member_of(strategy)
+    save(folder, f"votes-worker{member.rank}", votes(strategy))
+    in_double()
+    for name in methods():
+        found = train(strategy, name)
+        save(folder, f"{name}-worker{member.rank}", found)
+    problems = faults(strategy, member.rank)
+    text = json.dumps(problems)
+    (Path(folder) / f"faults-worker{member.rank}.json").write_text(text)
+
+
+def faults(strategy, index):
+    """Returns the messages of jobs that workers must not begin."""
+    import golden_cases as golden
+    import numpy as np
+
+    import rs_keras
+    from rs_keras import trainers
+
+    with strategy.scope():
+        trainer = trainers.Gaussian(golden.tiny(), 0.25)
+        trainer.compile(trainers.SGD(0.1))
+    images, labels = np.zeros([8, 8, 8, 1]), np.zeros([8], int)
+    other = images + 0.5 * index
+
+    def message(x, y, **arguments):
+        arguments = {"shuffle": False, "verbose": 0, **arguments}
+        try:
+            trainer.fit(x, y, **arguments)
+        except ValueError as error:
+            return str(error)
+        return "none"
+
+    found = {
+        "data": message(other, labels),
+        "labels": message(images, labels + 3 * index),
+        "batch": message(images, labels, batch_size=1),
+        "shuffle": message(images, labels, shuffle=True),
+    }
+    version = rs_keras.__version__
+    rs_keras.__version__ = f"9.{index}"
+    found["version"] = message(images, labels)
+    rs_keras.__version__ = version
+    return found
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    jobs = {"replicas": replicas, "four": four, "workers": workers}
+    jobs[sys.argv[1]](sys.argv[2])

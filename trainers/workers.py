@@ -1,0 +1,122 @@
+"""Before the first step on several replicas: enough rows, and one same job."""
+
+import hashlib
+import json
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from rs_keras import cluster
+from rs_keras.trainers import batches
+from rs_keras.trainers import multi_worker
+from rs_keras.trainers.batch_norm import is_synchronized
+from rs_keras.trainers.data_dependent import PerExampleSigma
+
+# What `keras.Model.fit` makes of arrays when it is not told.
+_KERAS_BATCH = 32
+
+
+def look_at(
+    trainer: Any, x: Any, y: Any, batch_size: int | None, more: dict[str, Any]
+) -> Any:
+    """Checks the data of `fit`, on every worker, and returns them to train on.
+
+    Args:
+        trainer: A `SmoothTrainer`.
+        x: As in `fit`.
+        y: As in `fit`.
+        batch_size: As in `fit`.
+        more: Further arguments of `fit`; its `validation_data` may be replaced.
+
+    Returns:
+        What to pass on to Keras in place of `x`.
+
+    Raises:
+        ValueError: If images or targets are not what they should be, a batch
+            has fewer rows than there are replicas, workers have different
+            data, trainers or versions, or replicas had to wait for each other
+            within a loop. Each worker raises it.
+    """
+    strategy = trainer.distribute_strategy
+    facts: dict[str, Any] = _facts(trainer)
+
+    def check(images: Any, targets: Any) -> None:
+        trainer.check_batch(images, targets)
+        facts["data"] = _digest(images, targets)
+        arrays = x is not images and not hasattr(x, "shape")
+        rows = len(images) if arrays else batch_size or _KERAS_BATCH
+        _check_rows(strategy, x, rows)
+
+    def look() -> Any:
+        _check_loop(trainer)
+        if hasattr(x, "shape") and more.get("shuffle", True):
+            _refuse_shuffle(strategy)
+        found = batches.look_at(x, y, check)
+        batches.look_at_validation(more, trainer.check_batch)
+        return found
+
+    found = cluster.everywhere(strategy, look)
+    cluster.agree(strategy, facts)
+    validation = more.get("validation_data")
+    if validation is not None:
+        more["validation_data"] = multi_worker.by_rows(strategy, validation)
+    return multi_worker.by_rows(strategy, found)
+
+
+def _check_rows(strategy: tf.distribute.Strategy, x: Any, rows: int) -> None:
+    count = strategy.num_replicas_in_sync
+    # Of a data set that is spread already, this is one replica's part.
+    spread = isinstance(x, tf.distribute.DistributedDataset)
+    if rows < count and not spread:
+        raise ValueError(
+            f"`batch_size` must be at least the number of replicas, {count}. "
+            f"Received: a batch of {rows}"
+        )
+
+
+def _check_loop(trainer: Any) -> None:
+    """Raises if replicas had to wait for each other within a loop."""
+    if trainer.distribute_strategy.num_replicas_in_sync == 1:
+        return
+    if isinstance(trainer.sigma, PerExampleSigma) and is_synchronized(
+        trainer.model
+    ):
+        raise ValueError(
+            "`model` must have no synchronised batch normalisation where "
+            "`sigma` is a PerExampleSigma and there are several replicas: they "
+            "cannot wait for each other within its loop"
+        )
+
+
+def _refuse_shuffle(strategy: tf.distribute.Strategy) -> None:
+    if cluster.member_of(strategy).size > 1:
+        raise ValueError(
+            "`shuffle` must be False for arrays on several workers: each would "
+            "shuffle in an order of its own. Give a data set that is shuffled "
+            "with a seed, such as `datasets.stream`, or shuffle=False"
+        )
+
+
+def _facts(trainer: Any) -> dict[str, Any]:
+    """Returns what the workers' trainers must have in common."""
+    config = trainer.get_config()
+    for name in ("model", "name"):
+        config.pop(name, None)
+    shapes = [[list(v.shape), str(v.dtype)] for v in trainer.model.variables]
+    return {
+        "trainer": type(trainer).__name__,
+        "settings": json.loads(json.dumps(config, default=str)),
+        "network": _digest(json.dumps(shapes)),
+    }
+
+
+def _digest(*values: Any) -> str:
+    """Returns a short text that tells values apart."""
+    found = hashlib.blake2b(digest_size=8)
+    for value in keras.tree.flatten(values):
+        array = np.asarray(value)
+        found.update(f"{array.shape} {array.dtype}".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
