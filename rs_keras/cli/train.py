@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
+from rs_keras.cli import spreading
+
 if TYPE_CHECKING:
     import numpy as np
+    import tensorflow as tf
 
     from rs_keras.trainers.recipes import Recipe
 
@@ -30,6 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_recipe(parser)
     _add_run(parser)
     _add_teacher(parser)
+    spreading.add_arguments(parser, "the workers that TF_CONFIG names")
+    spreading.add_timeout(parser)
+    parser.add_argument(
+        "--sync-batch-norm",
+        action="store_true",
+        help="normalise by the batch of all replicas, not of each (exact, and "
+        "slower: one more message a layer and pass)",
+    )
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -136,17 +147,36 @@ def _add_teacher(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
+    from rs_keras import cluster
+
+    # Before anything else of TensorFlow: workers have to meet first.
+    strategy = cluster.strategy_of(args.strategy, args.worker_timeout)
+    try:
+        return _train(args, strategy)
+    except cluster.LOST as error:
+        if cluster.member_of(strategy).size == 1:
+            raise
+        spreading.begin_again(error.message)
+
+
+def _train(
+    args: argparse.Namespace, strategy: "tf.distribute.Strategy | None"
+) -> int | None:
+    from rs_keras import cluster
     from rs_keras.trainers import runs
 
-    recipe = _recipe(args)
-    folder = _folder(args, recipe)
-    _check_free(folder / runs.SNAPSHOT, args.resume)
-    print(_summary(recipe, folder))
+    is_chief = cluster.member_of(strategy).is_chief
+    recipe, folder = cluster.everywhere(
+        strategy, lambda: _prepared(args, is_chief)
+    )
+    if is_chief:
+        print(_summary(recipe, folder))
     options = {
         "resume": args.resume,
         "data_dir": args.data_dir,
         "steps_per_execution": args.steps_per_execution,
         "every_seconds": args.snapshot_seconds,
+        "strategy": strategy,
     }
     try:
         labels = _soft_labels(args, recipe, folder, options)
@@ -166,11 +196,25 @@ def run(args: argparse.Namespace) -> int | None:
             file=sys.stderr,
         )
         return 130
-    print(
-        f"{folder}: trained. Certify it with\n  rs-keras certify "
-        f"{recipe.dataset} --model {folder} --out {folder}/certified.tsv"
-    )
+    if is_chief:
+        print(
+            f"{folder}: trained. Certify it with\n  rs-keras certify "
+            f"{recipe.dataset} --model {folder} --out {folder}/certified.tsv"
+        )
     return None
+
+
+def _prepared(
+    args: argparse.Namespace, is_chief: bool
+) -> tuple["Recipe", Path]:
+    """Returns what to train, and the chief's folder for it."""
+    from rs_keras.trainers import runs
+
+    recipe = _recipe(args)
+    folder = folder_of(args.out, recipe)
+    if is_chief:
+        _check_free(folder / runs.SNAPSHOT, args.resume)
+    return recipe, folder
 
 
 def _recipe(args: argparse.Namespace) -> "Recipe":
@@ -216,7 +260,7 @@ def _refuse(
 
 
 def _overrides(args: argparse.Namespace) -> dict[str, Any]:
-    overrides = dict(_assignment(text) for text in args.set)
+    overrides = dict(assignment(text) for text in args.set)
     for name in ("seed", "dtype", "limit"):
         if getattr(args, name) is not None:
             overrides[name] = getattr(args, name)
@@ -224,10 +268,12 @@ def _overrides(args: argparse.Namespace) -> dict[str, Any]:
         overrides["certify.every"] = args.certify_every
     if args.jit:
         overrides["jit_compile"] = True
+    if args.sync_batch_norm:
+        overrides["sync_batch_norm"] = True
     return overrides
 
 
-def _assignment(text: str) -> tuple[str, Any]:
+def assignment(text: str) -> tuple[str, Any]:
     """Reads NAME=VALUE; the value as JSON has it, else as a word."""
     name, sign, value = text.partition("=")
     if not sign or not name:
@@ -238,12 +284,13 @@ def _assignment(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _folder(args: argparse.Namespace, recipe: "Recipe") -> Path:
-    if args.out is not None:
-        return Path(args.out)
+def folder_of(out: str | None, recipe: "Recipe", ending: str = "") -> Path:
+    """Returns --out, or a folder named after what is trained."""
+    if out is not None:
+        return Path(out)
     # npz:some/where/data.npz is called by its file.
     name = Path(recipe.dataset.partition(":")[2] or recipe.dataset).stem
-    return Path("runs") / f"{name}_{recipe.method}_{recipe.sigma:.2f}"
+    return Path("runs") / f"{name}_{recipe.method}_{recipe.sigma:.2f}{ending}"
 
 
 def _check_free(snapshot: Path, resume: bool) -> None:
@@ -303,28 +350,31 @@ def _labels_of_teacher(
     options: dict[str, Any],
 ) -> "np.ndarray":
     import rs_keras
+    from rs_keras import cluster
     from rs_keras.checkpoints import load_classifier
     from rs_keras.trainers import runs
 
     settings = recipe.teacher
     if args.teacher == "train":
         place = folder / "teacher"
-        runs.train(
-            _teacher_recipe(recipe, args.data_dir),
-            place,
-            **{**options, "resume": True},
-        )
+        trained = _teacher_recipe(recipe, args.data_dir)
+        # Not read from its folder, which other workers need not see.
+        model = runs.train(trained, place, **{**options, "resume": True}).model
     else:
         place = Path(args.teacher)
+        model = load_classifier(place)
     n = args.teacher_n or settings.get("n", 10_000)
     sigma = settings.get("sigma", 0.25)
     print(f"soft labels: {n} votes an example of {place}, sigma {sigma:g}")
+    member = cluster.member_of(options["strategy"])
+    # Each worker votes for itself, and may see the same folder.
+    own = "" if member.is_chief else f".worker{member.rank}"
     return rs_keras.smoothed_labels(
-        load_classifier(place),
+        model,
         recipe.dataset,
         sigma,
         n,
-        folder / f"soft_labels_{n}.npz",
+        folder / f"soft_labels_{n}{own}.npz",
         recipe.seed,
         data_dir=args.data_dir,
         limit=recipe.limit,
@@ -346,5 +396,6 @@ def _teacher_recipe(recipe: "Recipe", data_dir: str | None) -> "Recipe":
         seed=recipe.seed,
         dtype=recipe.dtype,
         jit_compile=recipe.jit_compile,
+        sync_batch_norm=recipe.sync_batch_norm,
         limit=recipe.limit,
     )
