@@ -79,7 +79,8 @@ def _thumbnails(
 
     if not args.max_images:
         return None, None
-    names = {log.settings.get("dataset") for log in logs} - {None}
+    known = [log.settings.get("dataset") for log in logs]
+    names = {str(name) for name in known if name is not None}
     if args.data is None and len(names) != 1:
         why = "name several data sets" if names else "do not name a data set"
         return None, f"No pictures: the logs' settings {why}."

@@ -94,9 +94,9 @@ def comparison(logs: Sequence[CertificationLog]) -> str:
             f"{one.low:+.4f} to {one.high:+.4f}",
             f"{one.wins:,}",
             f"{one.losses:,}",
-            one.notes or "nothing else",
+            one.notes or _no_notes(logs[0], log),
         ]
-        for one in found
+        for one, log in zip(found, logs[1:], strict=True)
     ]
     header = [
         "log",
@@ -115,6 +115,11 @@ def comparison(logs: Sequence[CertificationLog]) -> str:
         '<div class="scroll" tabindex="0" role="group" '
         f'aria-label="Comparison">{_table(header, rows)}</div>'
     )
+
+
+def _no_notes(first: CertificationLog, log: CertificationLog) -> str:
+    known = first.settings and log.settings
+    return "nothing else" if known else "not known"
 
 
 def verdicts(logs: Sequence[CertificationLog]) -> str:
