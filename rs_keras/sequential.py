@@ -100,17 +100,18 @@ class Walk:
     def advance(self, n: int) -> None:
         """Goes on to `n` trials."""
         trials = n - self.n
-        successes = np.arange(trials + 1)
+        first, last = self._window(trials)
+        successes = np.arange(first, last + 1)
         part = np.exp(
-            _log_choose(trials)
+            _log_choose(trials)[first : last + 1]
             + successes * self._log_p
-            + successes[::-1] * self._log_q
+            + (trials - successes) * self._log_q
         )
         start, part = self._trimmed(part)
         # Sums of products of positive numbers: unlike a convolution by FFT,
         # exact in every digit of the smallest tail.
         start_mass, mass = self._trimmed(np.convolve(self.mass, part))
-        self.low += start + start_mass
+        self.low += first + start + start_mass
         self.mass = mass
         self.n = n
 
@@ -124,6 +125,18 @@ class Walk:
         stopped = float(self.mass[kept:].sum())
         self.mass = self.mass[:kept] if kept else np.zeros(1)
         return stopped
+
+    def _window(self, trials: int) -> tuple[int, int]:
+        """The successes that are looked at at all: the rest has mass 1e-30.
+
+        By Bernstein's inequality, t = 12 * sd + 60 away from the mean is less
+        probable than exp(-t**2 / (2 * (sd**2 + t / 3))) < exp(-72).
+        """
+        p, q = np.exp(self._log_p), np.exp(self._log_q)
+        reach = 12 * np.sqrt(trials * p * q) + 60
+        self.lost += 1e-30
+        first = max(int(trials * p - reach), 0)
+        return first, min(int(trials * p + reach) + 1, trials)
 
     def _trimmed(self, mass: np.ndarray) -> tuple[int, np.ndarray]:
         """Cuts off both ends; returns how many at the lower, and the rest."""
