@@ -102,6 +102,26 @@ def test_all_servers_work(fakes, images):
     assert shares.min() >= 10
 
 
+def test_two_servers_take_about_half_the_time(fakes, images):
+    """They only wait, one request at a time, so that no core is missing."""
+    cores = {one.address: threading.Lock() for one in fakes}
+    for one in fakes:
+
+        def busy(n, core=cores[one.address]):
+            with core:
+                time.sleep(n * 1e-4)
+
+        one.before_sample = busy
+    seconds = {}
+    for used in (1, 2):
+        with client_of(*fakes[:used]) as client:
+            assert client.model.version == 1
+            begun = time.monotonic()
+            client.sample(images[:1], 15_000)
+            seconds[used] = time.monotonic() - begun
+    assert seconds[1] / seconds[2] > 1.6
+
+
 def test_certificates_are_scipys(fakes, images):
     with client_of(*fakes) as client:
         found = client.certify(
