@@ -27,6 +27,8 @@ class CertifyCallback(keras.callbacks.Callback):
         val_acr = mean(R)
         val_certified_accuracy_r050 = mean(certified, right and R >= 0.5)
 
+        val_capped_acr = mean(min(R, cap)), with `cap`
+
     and one such accuracy for each of `radii` (the name has no dot and no @,
     which file patterns take for something else). Callbacks that read them
     must come later in the list: in a trainer of this package they do wherever
@@ -53,6 +55,8 @@ class CertifyCallback(keras.callbacks.Callback):
         seed: Of the noise.
         sigma: Of the noise; None for that of the trainer.
         runner_up: As in `Certifier.certify`; False is the papers' bound.
+        cap: Largest radius that counts for `val_capped_acr`, > 0: it does not
+            rise when few images get radii larger than anyone asks for.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -91,8 +95,10 @@ class CertifyCallback(keras.callbacks.Callback):
         seed: int = 0,
         sigma: float | None = None,
         runner_up: bool = False,
+        cap: float | None = None,
     ) -> None:
         super().__init__()
+        self.cap = None if cap is None else check_positive("cap", cap)
         self.every = check_count("every", every)
         self.radii = {_name(radius): float(radius) for radius in radii}
         self.seed = check_count("seed", seed, -(2**63))
@@ -147,7 +153,12 @@ class CertifyCallback(keras.callbacks.Callback):
             name: float(np.mean(right & (found.radius >= radius)))
             for name, radius in self.radii.items()
         }
-        return {"val_acr": float(np.mean(right * found.radius)), **accuracies}
+        radius = right * found.radius
+        averages = {"val_acr": float(np.mean(radius))}
+        if self.cap is not None:
+            capped = np.minimum(radius, self.cap)
+            averages["val_capped_acr"] = float(np.mean(capped))
+        return {**averages, **accuracies}
 
 
 def _name(radius: Any) -> str:

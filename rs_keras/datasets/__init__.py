@@ -16,6 +16,7 @@ Example:
 from rs_keras.datasets.loading import arrays
 from rs_keras.datasets.loading import attach
 from rs_keras.datasets.loading import epoch
+from rs_keras.datasets.loading import held_out
 from rs_keras.datasets.loading import load
 from rs_keras.datasets.loading import steps
 from rs_keras.datasets.loading import stream
@@ -30,6 +31,7 @@ __all__ = [
     "arrays",
     "attach",
     "epoch",
+    "held_out",
     "info",
     "load",
     "names",

@@ -15,6 +15,8 @@ from rs_keras.datasets.registry import open_split
 from rs_keras.datasets.sources import Plan
 from rs_keras.datasets.sources import Source
 from rs_keras.datasets.sources import limited
+from rs_keras.datasets.sources import spread
+from rs_keras.datasets.sources import without
 
 # Batches of a pass that is asked for image by image.
 _UNBATCHED = 256
@@ -171,6 +173,8 @@ def stream(
     split: str = "train",
     example_id: bool = False,
     drop_remainder: bool = False,
+    limit: int | None = None,
+    held_out: int = 0,
 ) -> tf.data.Dataset:
     """All passes from `first_epoch` on, one after the other, without end.
 
@@ -188,13 +192,16 @@ def stream(
         split: As in `load`.
         example_id: As in `load`.
         drop_remainder: As in `load`.
+        limit: As in `epoch`.
+        held_out: Leave out so many examples, at equal distances: those of
+            `held_out(name, held_out, ...)`. Not for ImageNet.
 
     Returns:
         An endless data set of batches (images, labels).
 
     Raises:
         ValueError: As in `load`, or for a `first_epoch` or `first_step`
-            below 0.
+            below 0, or `held_out` that leaves none or goes with `example_id`.
         OSError: As in `load`.
 
     Example:
@@ -210,10 +217,60 @@ def stream(
         check_count("first_step", first_step, minimum=0),
     )
     plan = _plan(batch_size, seed, True, drop_remainder, start)
-    source = open_split(name, split, data_dir)
+    if held_out and example_id:
+        raise ValueError(
+            "`held_out` must be 0 with `example_id`: places would be those in "
+            f"the rest. Received: held_out={held_out}"
+        )
+    source = without(open_split(name, split, data_dir), held_out)
+    source = limited(source, limit)
     epochs = tf.data.Dataset.range(start[0], np.iinfo(np.int64).max)
     data = epochs.flat_map(lambda number: source.batches(plan, number))
     return data.map(_targets(example_id)).prefetch(tf.data.AUTOTUNE)
+
+
+def held_out(
+    name: str,
+    count: int,
+    data_dir: str | Path | None = None,
+    *,
+    split: str = "train",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Examples at equal distances, for choosing between trained models.
+
+    Example floor(i * N / count) of the split's own order, i = 0, 1, ...: of
+    all classes also where the split is sorted by class. `stream(...,
+    held_out=count)` has the others.
+
+    Args:
+        name: As in `arrays`.
+        count: How many, >= 1 and <= N.
+        data_dir: As in `load`.
+        split: As in `load`.
+
+    Returns:
+        As `arrays`.
+
+    Raises:
+        ValueError: As in `arrays`, or for a `count` out of range.
+        OSError: As in `load`.
+
+    Example:
+
+    >>> from rs_keras import datasets
+    >>> images, labels = datasets.held_out("fashion_mini", 10)
+    >>> len(images), len(set(labels.tolist()))
+    (10, 10)
+    """
+    check_count("count", count)
+    images, labels = arrays(name, split, data_dir)
+    if count > len(images):
+        raise ValueError(
+            f"`count` must be <= {len(images)}, the number of examples. "
+            f"Received: count={count}"
+        )
+    rows = spread(len(images), count)
+    return images[rows], labels[rows]
 
 
 def steps(

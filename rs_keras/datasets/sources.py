@@ -144,6 +144,39 @@ class ArraySource:
         )
 
 
+def spread(size: int, count: int) -> np.ndarray:
+    """Returns `count` places in range(size) at equal distances, int64."""
+    return np.arange(count, dtype=np.int64) * size // count
+
+
+@lru_cache(maxsize=2)
+def without(source: Source, count: int) -> Source:
+    """Returns the source of all examples but `count`, see `spread`.
+
+    Raises:
+        ValueError: For a count that leaves none, or a source that is not in
+            memory.
+    """
+    if not count:
+        return source
+    check_count("held_out", count, 0)
+    if not isinstance(source, ArraySource):
+        raise ValueError(
+            "`held_out` needs a data set that fits into memory. "
+            f"Received: held_out={count}"
+        )
+    if count >= source.size:
+        raise ValueError(
+            f"`held_out` must be < {source.size}, the number of examples. "
+            f"Received: held_out={count}"
+        )
+    rest = np.ones(source.size, bool)
+    rest[spread(source.size, count)] = False
+    return ArraySource(
+        source.images[rest], source.labels[rest], source.augmented
+    )
+
+
 @lru_cache(maxsize=2)
 def limited(source: Source, limit: int | None) -> Source:
     """Returns the source of the first `limit` examples; of all for None.

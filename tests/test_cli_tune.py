@@ -1,0 +1,59 @@
+"""`rs-keras tune`: a search, its files, and that `train` takes the best."""
+
+import json
+
+import pytest
+
+pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+import rs_keras.cli  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:currentThread:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:getName:DeprecationWarning"),
+]
+
+TINY = (
+    "tune fashion_mini --method gaussian --sigma 0.5 --trials 2 --epochs 1 "
+    "--tuner random --validation 20 --n 50 --set limit=40 --set batch_size=20"
+).split()
+
+
+def test_search_then_train(tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    assert rs_keras.cli.main([*TINY, "--out", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert f"rs-keras train --recipe {folder}/best.json" in out
+    trials = (folder / "trials.tsv").read_text().splitlines()
+    assert len(trials) == 3 and trials[1].split("\t")[1] == "COMPLETED"
+    best = json.loads((folder / "best.json").read_text())
+    assert best["method"] == "gaussian" and best["limit"] == 40
+    run = ["train", "--recipe", str(folder / "best.json")]
+    assert rs_keras.cli.main([*run, "--out", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "model.keras").is_file()
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--tuner", "bayes"], "Did you mean 'bayesian'?"),
+        (["--objective", "val_acc"], "Did you mean 'val_acr'?"),
+        (["--set", "etaa"], "--set must be NAME=VALUE"),
+        (["--method", "smoothmi"], "Did you mean 'smoothmix'?"),
+        (["--validation", "0"], "`validation`"),
+    ],
+    ids=["tuner", "objective", "set", "method", "validation"],
+)
+def test_bad_calls(tmp_path, capsys, flags, message):
+    folder = tmp_path / "sweep"
+    assert rs_keras.cli.main([*TINY, "--out", str(folder), *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_only_failures_are_an_answer(tmp_path, capsys):
+    flags = ["--out", str(tmp_path), "--trials", "1"]
+    flags += ["--set", "batch_size=4", "--set", "weight_decay=1e30"]
+    assert rs_keras.cli.main([*TINY, *flags]) == 1
+    assert "no trial was completed" in capsys.readouterr().err
