@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from decimal import ROUND_DOWN
+from decimal import Context
 from decimal import Decimal
 from typing import Any
 
@@ -110,8 +111,15 @@ this, with 99.9% confidence'
 
 
 def confidence_of(alpha: float) -> str:
-    """Says 1 - alpha in words: "99.9% confidence"."""
-    return f"{100 * (1 - alpha):.10g}% confidence"
+    """Says 1 - alpha in words, rounded down: "99.9% confidence"."""
+    return f"{(100 * _complement(alpha)).normalize():f}% confidence"
+
+
+def _complement(alpha: float) -> Decimal:
+    """Returns 1 - alpha to twelve digits, never more: never 1."""
+    rounds = Context(prec=12, rounding=ROUND_DOWN)
+    exact = Decimal(repr(float(alpha)))
+    return rounds.subtract(Decimal(1), exact).normalize()
 
 
 def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
@@ -133,10 +141,17 @@ def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
     deviation = _DEVIATION[scope].format(settings["sigma"])
     first = (
         "For each image by itself, with probability at least "
-        f"{1 - settings['alpha']:.10g} over the noise drawn for it: "
+        f"{_complement(settings['alpha']):f} over the noise drawn for it: "
         f"{classifier} under Gaussian noise of {deviation} {claim}."
     )
     notes = (*notes, *_CONDITIONS.get(scope, ()))
+    dtype = settings.get("dtype", "float32")
+    if dtype != "float32":
+        notes = (
+            *notes,
+            f"It is about the base classifier as computed in {dtype}, which "
+            "is another one than in float32.",
+        )
     rests = (
         "The probability is not joint over many images. It rests on noise "
         "that was not known when the image was chosen."
@@ -169,9 +184,10 @@ _ARITHMETIC = {
         "which a base classifier made for it could exploit."
     ),
     "grid": (
-        "It is about images whose pixels are multiples of 1/255 (others are "
-        "rounded to them first), with image plus noise exact on that grid and "
-        "noise from float32 normals."
+        "It is about images whose pixels are multiples of 1/255 (another is "
+        "rounded to the nearest such image first, and the radius is around "
+        "that one), with image plus noise exact on that grid and noise from "
+        "float32 normals."
     ),
     "grid-strict": (
         "It is about images whose pixels are multiples of 1/255, with image "

@@ -57,10 +57,10 @@ class Certifier(SmoothedClassifier):
         noise: "float" (plain float32 noise: the guarantee is that of real
             arithmetic, as in the papers), "grid" (image and noise are rounded
             to multiples of 1/255, so that floating point hides no information
-            about the image: the guarantee is about images on that grid), or
-            "grid-strict" (the same from float64 normals, at about twice the
-            cost, with a distance from the ideal normal near 1e-15; images off
-            the grid are refused).
+            about the image: the guarantee is about images on that grid, the
+            radius around the rounded image), or "grid-strict" (the same from
+            float64 normals, at about twice the cost, with a distance from the
+            ideal normal near 1e-15; images off the grid are refused).
         dtype: "bfloat16" (or "float16") computes a Keras model in that type.
             The certificate is then about the model so computed, which is
             another classifier than the float32 one.

@@ -43,13 +43,22 @@ def fold_in(seed: int | Sequence[int] | np.ndarray, data: int) -> np.ndarray:
 
     A hash of both, so the seeds of different rows, images or uses never meet.
 
+    Raises:
+        ValueError: If `seed` does not fit into 64 bits.
+
     Example:
 
     >>> from rs_keras.noise import fold_in
     >>> bool((fold_in(7, 0) == fold_in(7, 1)).any())
     False
     """
-    words = [*np.atleast_1d(np.asarray(seed, np.int64)).tolist(), int(data)]
+    try:
+        array = np.asarray(seed, np.int64)
+    except OverflowError as error:
+        raise ValueError(
+            f"`seed` must lie in [-2**63, 2**63). Received: seed={seed!r}"
+        ) from error
+    words = [*np.atleast_1d(array).tolist(), int(data)]
     text = ",".join(str(word) for word in words).encode()
     digest = hashlib.blake2b(text, digest_size=16, person=b"rs-keras fold_in")
     return np.frombuffer(digest.digest(), np.int64)
@@ -79,15 +88,17 @@ def as_seeds(
     if isinstance(seed, str) and seed == "keyed" and images is not None:
         return load_key(key).seeds(images)
     array = np.asarray(seed)
-    if array.ndim == 0 and np.issubdtype(array.dtype, np.integer):
+    # Not uint64, whose upper half would turn into other seeds.
+    signed = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)
+    if array.ndim == 0 and signed:
         rows = [fold_in(int(array), row) for row in range(count)]
         return np.stack(rows) if rows else np.zeros((0, 2), np.int64)
-    if np.issubdtype(array.dtype, np.integer) and array.shape == (count, 2):
+    if array.shape == (count, 2) and signed:
         return array.astype(np.int64)
     raise ValueError(
-        "`seed` must be None, 'keyed' (where there are images), an int, or an "
-        f"integer array of shape [{count}, 2] (one pair a row). "
-        f"Received: seed={seed!r}"
+        "`seed` must be None, 'keyed' (where there are images), an int in "
+        f"[-2**63, 2**63), or such an array of shape [{count}, 2] (one pair a "
+        f"row). Received: seed={seed!r}"
     )
 
 

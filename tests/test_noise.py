@@ -95,8 +95,31 @@ def test_as_seeds_takes_every_form():
 
 
 @pytest.mark.parametrize(
-    "seed", ["later", 1.5, np.zeros([2, 2]), np.zeros([3, 2], int)], ids=repr
+    "seed",
+    [
+        "later",
+        1.5,
+        True,
+        2**63,
+        -(2**63) - 1,
+        np.zeros([2, 2]),
+        np.zeros([3, 2], int),
+        np.zeros([2, 2], np.uint64),
+    ],
+    ids=repr,
 )
 def test_as_seeds_refuses(seed):
     with pytest.raises(ValueError, match=r"`seed` must be .* Received: seed="):
         noise.as_seeds(seed, 2)
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, [0, 2**64]], ids=repr)
+def test_fold_in_refuses(seed):
+    with pytest.raises(ValueError, match=r"`seed` must lie in .* Received: "):
+        noise.fold_in(seed, 0)
+
+
+def test_the_ends_of_the_range_are_seeds():
+    ends = [-(2**63), 2**63 - 1]
+    assert len({tuple(noise.fold_in(end, 0)) for end in ends}) == 2
+    np.testing.assert_array_equal(noise.as_seeds([ends], 1), [ends])
