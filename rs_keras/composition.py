@@ -23,6 +23,15 @@ class Composition:
             raise ValueError(
                 "`experts` must hold at least one certifier. Received: none"
             )
+        # The statement says what both certificates rest on.
+        for name in ("noise", "dtype"):
+            given = [getattr(part, name) for part in (router, *self.experts)]
+            if len(set(given)) > 1:
+                raise ValueError(
+                    f"`experts` must have the router's {name}. Received: "
+                    f"{name}={given[0]!r} of the router, {given[1:]} of the "
+                    "experts"
+                )
 
     def certify(
         self,
@@ -37,7 +46,7 @@ class Composition:
             images: [B, H, W, C] in [0, 1].
             alpha: Probability of a certificate that is not true, an image;
                 half of it goes to the router, half to the expert.
-            seed: See `rs_keras.noise.as_seeds`.
+            seed: See `rs_keras.noise.as_seeds`; "keyed" takes the router's key.
             **certify_arguments: n0, n, ..., for each of the two; see
                 `Certifier.certify`.
 
@@ -47,17 +56,12 @@ class Composition:
 
         Raises:
             ValueError: As `Certifier.certify`; or if the router's classes are
-                not the experts' numbers.
+                not the experts' numbers, or the experts' classes differ.
         """
         alpha = check_probability("alpha", alpha)
         images = check_images(images)
-        classes = self.router.sampler(images.shape[1:]).num_classes
-        if classes != len(self.experts):
-            raise ValueError(
-                "`router` must have one class an expert. Received: "
-                f"{classes} classes, {len(self.experts)} experts"
-            )
-        seeds = noise_lib.as_seeds(seed, len(images))
+        self._check_classes(images.shape[1:])
+        seeds = self.router._seeds(seed, images)
         arguments = {**certify_arguments, "alpha": alpha / 2}
 
         def derived(rows: np.ndarray, use: int) -> np.ndarray:
@@ -81,6 +85,20 @@ class Composition:
         }
         return self._joined(images, route, parts, seeds, settings)
 
+    def _check_classes(self, shape: tuple[int, ...]) -> None:
+        routes = self.router.sampler(shape).num_classes
+        if routes != len(self.experts):
+            raise ValueError(
+                "`router` must have one class an expert. Received: "
+                f"{routes} classes, {len(self.experts)} experts"
+            )
+        classes = [part.sampler(shape).num_classes for part in self.experts]
+        if len(set(classes)) > 1:
+            raise ValueError(
+                "`experts` must have the same classes. "
+                f"Received: {classes} classes"
+            )
+
     def _joined(
         self,
         images: np.ndarray,
@@ -93,11 +111,13 @@ class Composition:
         shape = images.shape[1:]
         classes = self.experts[0].sampler(shape).num_classes
         rows = len(images)
+        # Sums of soft predictions are no whole numbers.
+        kind = route.counts.dtype
         whole = Certificate(
             label=np.full(rows, ABSTAIN),
             radius=np.zeros(rows),
             p_lower=np.zeros(rows),
-            counts=np.zeros((rows, classes), np.int64),
+            counts=np.zeros((rows, classes), kind),
             selection_counts=np.zeros((rows, classes), np.int64),
             n=route.n.copy(),
             seed=seeds,
@@ -130,7 +150,8 @@ def compose(router: Certifier, experts: Sequence[Certifier]) -> Composition:
         An object with `certify`, as a `Certifier` has.
 
     Raises:
-        ValueError: If there is no expert.
+        ValueError: If there is no expert, or one draws another kind of noise
+            or computes in another type than the router.
 
     Example:
 

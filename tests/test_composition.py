@@ -92,6 +92,29 @@ def test_per_input_sigma_certifies_falsely_where_composition_does_not():
     assert both.certify(attacked, seed=4).label[0] == 0
 
 
+def test_keyed_seeds():
+    """The same image gets the same noise, with the router's key."""
+    router = Certifier(threshold(0.5), 0.5, key=b"0123456789abcdef")
+    both = compose(router, [Certifier(threshold(0.5), 0.5)] * 2)
+    images = grey(0.7, 0.6, 0.7)
+    found = both.certify(images, n=1_000, seed="keyed")
+    np.testing.assert_array_equal(found.counts[0], found.counts[2])
+    assert (found.seed[0] != found.seed[1]).any()
+    again = both.certify(images[::-1], n=1_000, seed="keyed")
+    np.testing.assert_array_equal(again.seed, found.seed[::-1])
+
+
+def test_sums_of_soft_predictions_stay_sums():
+    expert = Certifier(threshold(0.5, 5.0), 0.5)
+    both = compose(Certifier(threshold(0.5, 50.0), 0.5), [expert, expert])
+    soft = {"bound": "bernstein", "runner_up": False, "n": 1_000}
+    found = both.certify(grey(0.8), seed=1, **soft)
+    assert found.counts.dtype == np.float64
+    # The rows of a softmax sum to one, each sum is no whole number.
+    assert found.counts.sum() == pytest.approx(1_000)
+    assert found.counts[0, 0] % 1 > 0
+
+
 def test_bad_compositions():
     router = Certifier(threshold(0.5), 0.5)
     with pytest.raises(ValueError, match="`experts` must"):
@@ -99,5 +122,11 @@ def test_bad_compositions():
     three = compose(router, [router] * 3)
     with pytest.raises(ValueError, match="2 classes, 3 experts"):
         three.certify(grey(0.2), n=100)
+    grid = Certifier(threshold(0.5), 0.5, noise="grid")
+    with pytest.raises(ValueError, match="`experts` must have .* noise"):
+        compose(router, [router, grid])
+    five = Certifier(lambda x: x[:, 0, :5, 0], 0.5)
+    with pytest.raises(ValueError, match=r"the same classes.*\[2, 5\]"):
+        compose(router, [router, five]).certify(grey(0.2), n=100)
     with pytest.raises(ValueError, match="`alpha` must"):
         compose(router, [router] * 2).certify(grey(0.2), alpha=2)
