@@ -67,7 +67,7 @@ def start(arguments, log, variables):
         )
 
 
-def wait(processes, seconds=400):
+def wait(processes, seconds=1_200):
     """Returns the exit codes; ends what is still there after the time."""
     try:
         return [process.wait(seconds) for process in processes]
@@ -227,6 +227,52 @@ def replicas(folder):
         save(folder, f"{name}-two", train(two, name))
     save(folder, "smoothmix-one_device", train(one, "smoothmix"))
     save(folder, "refusals", refusals(two))
+    for name, stop_at in {"whole": None, "resumed": (1, 1)}.items():
+        save(folder, name, interrupted(two, Path(folder) / name, stop_at))
+
+
+def interrupted(strategy, folder, stop_at):
+    """Returns the weights of a run that stops at (epoch, step), and goes on."""
+    import golden_cases as golden
+    import keras
+
+    from rs_keras import trainers
+    from rs_keras.trainers import snapshots
+
+    class Stop(keras.callbacks.Callback):
+        at = stop_at
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            if (self.epoch, batch) == self.at:
+                raise KeyboardInterrupt
+
+    def run():
+        with strategy.scope():
+            # The attack reads the moving statistics, which replicas keep
+            # apart between the sums over them.
+            trainer = trainers.SmoothAdv(golden.tiny(), 0.25, 2, steps=1)
+            trainer.compile(trainers.SGD(0.1))
+        snapshots.fit(
+            trainer,
+            lambda epoch, step: data().skip(step),
+            2,
+            folder / "snapshot.npz",
+            callbacks=[Stop()],
+            every_seconds=0,
+            verbose=0,
+        )
+        return trainer
+
+    try:
+        trainer = run()
+    except KeyboardInterrupt:
+        Stop.at = None
+        trainer = run()
+    weights = trainer.model.weights
+    return {f"w{i}": weight.numpy() for i, weight in enumerate(weights)}
 
 
 def four(folder):

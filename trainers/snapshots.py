@@ -239,7 +239,9 @@ class _Run(keras.callbacks.Callback):
         images, targets = keras.tree.map_structure(
             lambda value: value.numpy(), (images, targets)
         )
-        self.trainer.check_batch(images, targets)
+        cluster.everywhere(
+            self.strategy, lambda: self.trainer.check_batch(images, targets)
+        )
         self.trainer._maybe_symbolic_build()
 
     def begin(

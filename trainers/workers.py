@@ -40,19 +40,21 @@ def look_at(
             within a loop. Each worker raises it.
     """
     strategy = trainer.distribute_strategy
-    facts: dict[str, Any] = _facts(trainer)
+    several = cluster.member_of(strategy).size > 1
+    facts: dict[str, Any] = _facts(trainer) if several else {}
 
     def check(images: Any, targets: Any) -> None:
         trainer.check_batch(images, targets)
-        facts["data"] = _digest(images, targets)
-        arrays = x is not images and not hasattr(x, "shape")
-        rows = len(images) if arrays else batch_size or _KERAS_BATCH
+        of_arrays = batch_size or _KERAS_BATCH
+        rows = of_arrays if hasattr(x, "shape") else len(images)
         _check_rows(strategy, x, rows)
+        if several:
+            facts["data"] = _digest(images, targets)
 
     def look() -> Any:
         _check_loop(trainer)
-        if hasattr(x, "shape") and more.get("shuffle", True):
-            _refuse_shuffle(strategy)
+        if several and hasattr(x, "shape") and more.get("shuffle", True):
+            _refuse_shuffle()
         found = batches.look_at(x, y, check)
         batches.look_at_validation(more, trainer.check_batch)
         return found
@@ -90,13 +92,12 @@ def _check_loop(trainer: Any) -> None:
         )
 
 
-def _refuse_shuffle(strategy: tf.distribute.Strategy) -> None:
-    if cluster.member_of(strategy).size > 1:
-        raise ValueError(
-            "`shuffle` must be False for arrays on several workers: each would "
-            "shuffle in an order of its own. Give a data set that is shuffled "
-            "with a seed, such as `datasets.stream`, or shuffle=False"
-        )
+def _refuse_shuffle() -> None:
+    raise ValueError(
+        "`shuffle` must be False for arrays on several workers: each would "
+        "shuffle in an order of its own. Give a data set that is shuffled "
+        "with a seed, such as `datasets.stream`, or shuffle=False"
+    )
 
 
 def _facts(trainer: Any) -> dict[str, Any]:

@@ -66,15 +66,15 @@ def shard_of(name: str, out: str) -> tuple[tuple[int, int] | None, str]:
     return (index, count), str(own)
 
 
-def begin_again(why: object) -> NoReturn:
+def begin_again(why: BaseException) -> NoReturn:
     """Starts this process anew, with --resume, to wait for a lost worker.
 
     TensorFlow's collectives cannot be used again once a worker is gone.
     """
-    first = str(why).strip().splitlines()[0]
     print(
-        f"\nrs-keras: a worker was lost ({first}). This one goes back to the "
-        "last snapshot and waits for it: start it again with the same command.",
+        f"\nrs-keras: a worker was lost ({type(why).__name__}). This one goes "
+        "back to the last snapshot and waits for it: start it again with the "
+        "same command.",
         file=sys.stderr,
         flush=True,
     )

@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int | None:
     except cluster.LOST as error:
         if cluster.member_of(strategy).size == 1:
             raise
-        spreading.begin_again(error.message)
+        spreading.begin_again(error)
 
 
 def _train(
@@ -327,14 +327,19 @@ def _soft_labels(
     if recipe.trainer["name"] != "CATRS":
         _refuse(
             args,
-            ("soft_labels", "teacher"),
+            ("soft_labels", "teacher", "teacher_n"),
             f"the method {recipe.method}, which has no use for it",
         )
         return None
     if args.soft_labels is not None:
-        _refuse(args, ("teacher",), "--soft-labels FILE")
-        return teacher.read_labels(args.soft_labels)
+        _refuse(args, ("teacher", "teacher_n"), "--soft-labels FILE")
+        return teacher.read_labels(args.soft_labels, recipe.dataset)
     if args.teacher is None:
+        if recipe.trainer.get("confidence_mask"):
+            raise ValueError(
+                "--soft-labels or --teacher must be given for "
+                "confidence_mask=true: the mask is the teacher's confidence"
+            )
         print(
             "no --soft-labels, no --teacher: trains the variant without a "
             "teacher, towards the model's own mean prediction under noise"
@@ -352,9 +357,14 @@ def _labels_of_teacher(
     import rs_keras
     from rs_keras import cluster
     from rs_keras.checkpoints import load_classifier
+    from rs_keras.checks import check_count
     from rs_keras.trainers import runs
 
     settings = recipe.teacher
+    n = args.teacher_n
+    n = settings.get("n", 10_000) if n is None else check_count("teacher-n", n)
+    # What is wrong with the student shows before its teacher is trained.
+    recipe.build(args.data_dir)
     if args.teacher == "train":
         place = folder / "teacher"
         trained = _teacher_recipe(recipe, args.data_dir)
@@ -363,7 +373,6 @@ def _labels_of_teacher(
     else:
         place = Path(args.teacher)
         model = load_classifier(place)
-    n = args.teacher_n or settings.get("n", 10_000)
     sigma = settings.get("sigma", 0.25)
     print(f"soft labels: {n} votes an example of {place}, sigma {sigma:g}")
     member = cluster.member_of(options["strategy"])
