@@ -6,16 +6,19 @@ asked about before they were attacked.
 """
 
 import os
-import tempfile
 import threading
+import zipfile
+import zlib
 from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rs_keras.certificate import ABSTAIN
 from rs_keras.checks import check_images
+from rs_keras.files import written_whole
 
 Certify = Callable[[np.ndarray], tuple[int, float]]
 
@@ -33,7 +36,19 @@ _SKETCH_SIDE = 8
 # Rows of a block of stored images: growing must not copy them all.
 _BLOCK = 2_048
 
-_FORMAT = 1
+_FORMAT = 2
+
+# What NumPy raises for files that are cut short, damaged or of another kind.
+_UNREADABLE = (
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class BallMemory:
@@ -128,26 +143,21 @@ class BallMemory:
         Raises:
             OSError: If the file cannot be written.
         """
-        path = Path(path)
         with self._lock:
+            size = self._size
             arrays = {
                 "format": np.array(_FORMAT),
                 "strict": np.array(self.strict),
                 "shape": np.array(self._shape or (), np.int64),
-                "images": self._stored(np.arange(self._size)),
                 "labels": self.labels,
                 "radii": self.radii,
             }
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            blocks = list(self._blocks)
+        # Rows are only ever added: these are views, and never change.
+        for first, block in zip(_starts(size), blocks, strict=True):
+            arrays[f"images_{first}"] = block[: size - first]
+        with written_whole(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, **arrays)
 
     @classmethod
     def load(
@@ -159,23 +169,31 @@ class BallMemory:
             ValueError: If the file is no such memory.
             OSError: If there is no such file.
         """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                saved = {name: file[name] for name in file.files}
-            if int(saved["format"]) != _FORMAT:
-                raise ValueError(f"format {saved['format']}, not {_FORMAT}")
-            memory = cls(certify, bool(saved["strict"]))
-            shape = tuple(int(side) for side in saved["shape"])
-            images = saved["images"].reshape(-1, *shape)
-            rows = zip(images, saved["labels"], saved["radii"], strict=True)
-            for image, label, radius in rows:
-                memory._append(image, int(label), float(radius))
-        except (KeyError, ValueError, EOFError) as error:
-            raise ValueError(f"{path}: not a ball memory ({error})") from error
+        with open(path, "rb") as raw:
+            try:
+                with np.load(raw, allow_pickle=False) as file:
+                    return cls._read(file, certify)
+            except _UNREADABLE as error:
+                raise ValueError(
+                    f"{path}: not a ball memory ({error})"
+                ) from error
+
+    @classmethod
+    def _read(
+        cls, file: Mapping[str, np.ndarray], certify: Certify
+    ) -> "BallMemory":
+        if int(file["format"]) != _FORMAT:
+            raise ValueError(f"format {file['format']}, not {_FORMAT}")
+        memory = cls(certify, bool(file["strict"]))
+        for image, label, radius in _saved_balls(file):
+            memory._append(image, *memory._checked(label, radius))
         return memory
 
     def _own(self, pixels: np.ndarray) -> tuple[int, float]:
-        label, radius = self.certify(pixels)
+        return self._checked(*self.certify(pixels))
+
+    @staticmethod
+    def _checked(label: int, radius: float) -> tuple[int, float]:
         label, radius = int(label), float(radius)
         if label < ABSTAIN or not (np.isfinite(radius) and radius >= 0):
             raise ValueError(
@@ -254,6 +272,31 @@ class BallMemory:
         self._labels[row], self._radii[row] = label, radius
         self._sketches[row], self._squares[row] = sketch, sketch @ sketch
         self._size = row + 1
+
+
+def _starts(size: int) -> range:
+    """The first row of each block."""
+    return range(0, size, _BLOCK)
+
+
+def _saved_balls(
+    file: Mapping[str, np.ndarray],
+) -> Iterator[tuple[np.ndarray, int, float]]:
+    """Yields the balls of a file that `save` wrote, one block in memory."""
+    labels, radii = file["labels"], file["radii"]
+    shape = tuple(int(side) for side in file["shape"])
+    for first in _starts(len(labels)):
+        images = file[f"images_{first}"]
+        # Rounded now, the balls might meet.
+        if images.dtype != np.float32:
+            raise ValueError(f"images of type {images.dtype}, not float32")
+        rows = slice(first, first + _BLOCK)
+        yield from zip(
+            check_images(images.reshape(-1, *shape)),
+            labels[rows],
+            radii[rows],
+            strict=True,
+        )
 
 
 def _free(

@@ -172,6 +172,66 @@ def test_what_is_no_memory(tmp_path):
         BallMemory.load(tmp_path / "c.npz", lambda image: (0, 0))
 
 
+def test_files_cut_short_or_damaged(tmp_path):
+    memory, _, _ = run([((0.0, 0.0), 0, 0.5), ((1.0, 0.0), 1, 0.5)], False)
+    path = tmp_path / "balls.npz"
+    memory.save(path)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 37):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="not a ball memory"):
+            BallMemory.load(path, lambda image: (0, 0))
+    for at in range(0, len(whole), 11):
+        path.write_bytes(
+            whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :]
+        )
+        try:
+            found = BallMemory.load(path, lambda image: (0, 0))
+        except ValueError as error:
+            assert "not a ball memory" in str(error)
+        else:
+            # A byte that means nothing: a date, say.
+            np.testing.assert_array_equal(found.labels, memory.labels)
+            np.testing.assert_array_equal(found.radii, memory.radii)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("format", 1, "format 1, not 2"),
+        ("radii", [np.nan], "finite radius"),
+        ("radii", [-0.5], "finite radius"),
+        ("radii", [0.5, 0.5], "longer"),
+        ("labels", [-2], "label >= -1"),
+        ("images_0", np.full([1, 2], 0.5), "float64"),
+        ("images_0", np.full([1, 2], np.nan, np.float32), "finite"),
+        ("images_0", np.full([1, 3], 0.5, np.float32), "reshape"),
+    ],
+    ids=str,
+)
+def test_balls_that_none_can_have_saved(tmp_path, name, value, said):
+    memory, _, _ = run([((0.0, 0.0), 0, 0.5)], False)
+    path = tmp_path / "balls.npz"
+    memory.save(path)
+    with np.load(path) as file:
+        arrays = {**file, name: np.asarray(value)}
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=f"not a ball memory.*{said}"):
+        BallMemory.load(path, lambda image: (0, 0))
+
+
+def test_many_blocks_are_saved(tmp_path):
+    rng = np.random.default_rng(2)
+    images = rng.uniform(size=(5_000, 1, 2, 1)).astype(np.float32)
+    memory = BallMemory(lambda image: (0, 0.01))
+    for image in images:
+        memory.query(image)
+    memory.save(tmp_path / "balls.npz")
+    loaded = BallMemory.load(tmp_path / "balls.npz", lambda image: (1, 0.5))
+    # Certified as class 1 now, but inside the balls of class 0.
+    assert {loaded.query(image)[0] for image in images} == {0}
+
+
 @pytest.mark.parametrize(
     "said", [(-2, 0.1), (0, -0.1), (0, float("nan")), (0, float("inf"))]
 )
