@@ -145,7 +145,7 @@ class BallMemory:
         """
         with self._lock:
             size = self._size
-            arrays = {
+            arrays: dict[str, Any] = {
                 "format": np.array(_FORMAT),
                 "strict": np.array(self.strict),
                 "shape": np.array(self._shape or (), np.int64),
@@ -313,8 +313,8 @@ def _sketch(pixels: np.ndarray) -> np.ndarray:
     sums, sizes = pixels.astype(np.float64), np.ones(pixels.shape[:2])
     for axis in (0, 1):
         side = pixels.shape[axis]
-        starts = np.linspace(0, side, min(side, _SKETCH_SIDE) + 1)[:-1]
-        starts = np.unique(starts.astype(int))
+        ends = np.linspace(0, side, min(side, _SKETCH_SIDE) + 1)
+        starts = np.unique(ends[:-1].astype(int))
         sums = np.add.reduceat(sums, starts, axis=axis)
         sizes = np.add.reduceat(sizes, starts, axis=axis)
     return (sums / np.sqrt(sizes)[..., None]).astype(np.float32).reshape(-1)

@@ -72,7 +72,7 @@ class Composition:
         for number in np.unique(route.label[route.label != ABSTAIN]):
             rows = np.flatnonzero(route.label == number)
             expert = self.experts[number]
-            parts[tuple(rows)] = expert.certify(
+            parts[tuple(rows.tolist())] = expert.certify(
                 images[rows], seed=derived(seeds[rows], 1), **arguments
             )
         settings = {
