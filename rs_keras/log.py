@@ -6,6 +6,7 @@ time` under a header line; further columns are kept. Beside `log.tsv`,
 with the papers are read as they are: they have no such settings.
 """
 
+import fcntl
 import math
 import os
 from collections.abc import Iterable
@@ -179,13 +180,17 @@ class CertificationLog:
         Raises:
             ValueError: If there are such radii and it was not asked for them.
         """
+        self.check_averaged(per_input_sigma)
+        return float((self.correct * self.radius).sum() / self._count())
+
+    def check_averaged(self, per_input_sigma: bool) -> None:
+        """Raises ValueError where `acr` of these arguments would."""
         if self.scope == "per_input_sigma" and not per_input_sigma:
             raise ValueError(
                 f"`per_input_sigma` must be True for the ACR of {self.name}: "
                 "its radii are of a different smoothed classifier for each "
                 "image. Received: per_input_sigma=False"
             )
-        return float((self.correct * self.radius).sum() / self._count())
 
     def abstention_rate(self) -> float:
         """The share of examples on which the certifier abstained."""
@@ -272,6 +277,12 @@ class Envelope:
             )
 
     @property
+    def scope(self) -> str:
+        """That of the logs; "per_input_sigma" if any of them is of this."""
+        scopes = [log.scope for log in self.logs]
+        return max(scopes, key="per_input_sigma".__eq__)
+
+    @property
     def radius(self) -> np.ndarray:
         """float64, all radii at which the curve may step."""
         return np.concatenate([log.radius for log in self.logs])
@@ -303,7 +314,7 @@ class LogWriter:
     Raises:
         ValueError: If there is a log made under other settings (names each one
             that differs), or without any, or a file that is no log.
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be written, or another process writes it.
 
     Example:
 
@@ -332,11 +343,25 @@ class LogWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab")
         try:
+            self._lock()
             self._resume([*log_format.COLUMNS, *self._extra])
         except BaseException:
             self._file.close()
             raise
         self.done = set(self.previous.idx.tolist())
+
+    def _lock(self) -> None:
+        """Two that write one log would both append the same examples."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"{self.path} is being written by another process: let it "
+                "finish, or choose another name"
+            ) from error
+        except OSError:
+            # A file system without locks.
+            pass
 
     def _resume(self, header: Sequence[str]) -> None:
         columns, size = log_format.parse(self.path, recover=True)

@@ -61,7 +61,9 @@ def accuracy_interval(
     return lower, upper
 
 
-def capped_acr(log: CertificationLog, max_radius: float) -> float:
+def capped_acr(
+    log: CertificationLog, max_radius: float, per_input_sigma: bool = False
+) -> float:
     """The average certified radius, with no radius above `max_radius`.
 
     mean(correct * min(radius, max_radius)). It does not reward samples beyond
@@ -70,11 +72,15 @@ def capped_acr(log: CertificationLog, max_radius: float) -> float:
     Args:
         log: The log.
         max_radius: The cap, > 0, in the units of the radii.
+        per_input_sigma: See `CertificationLog.acr`.
 
     Raises:
-        ValueError: If `max_radius` is out of its range, or the log is empty.
+        ValueError: If `max_radius` is out of its range, the log is empty, or
+            there are radii at a sigma chosen for each image and it was not
+            asked for them.
     """
     _check_some(log)
+    log.check_averaged(per_input_sigma)
     radius = np.minimum(log.radius, check_positive("max_radius", max_radius))
     return float((log.correct * radius).mean())
 

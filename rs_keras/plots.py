@@ -42,7 +42,8 @@ def plot_certified_accuracy(
 ) -> "Figure":
     """Draws certified accuracy against radius, one step curve a log.
 
-    Needs no display and leaves matplotlib's global state alone.
+    Needs no display and leaves matplotlib's global state alone. Logs whose
+    sigma varies from image to image are marked, and have no ACR in the legend.
 
     Args:
         logs: The logs, or envelopes (drawn as a broad band behind the rest);
@@ -159,6 +160,8 @@ def _draw(
 
 
 def _legend(log: CertificationLog | Envelope) -> str:
+    if log.scope == "per_input_sigma":
+        return f"{log.name} (per-input sigma)"
     if isinstance(log, Envelope):
         return log.name
     return f"{log.name} (ACR {log.acr():.3f})"

@@ -32,9 +32,9 @@ def certified_table(
         radii: Radii >= 0; by default, steps of 0.25 (0.5 if that is more than
             twelve) to the largest that is certified.
         format: "text", "markdown" or "latex" (for the package booktabs).
-        per_input_sigma: Whether logs whose sigma varies from image to image
-            are kept (marked in the last column); they are about another
-            classifier for each image.
+        per_input_sigma: Whether logs whose sigma varies from image to image,
+            and envelopes of such, are kept (marked in the last column); they
+            are about another classifier for each image.
 
     Returns:
         The table, without a final line break; accuracies in percent.
@@ -87,7 +87,7 @@ def certified_cells(
 
 
 def _varies(log: CertificationLog | Envelope) -> bool:
-    return not isinstance(log, Envelope) and log.scope == "per_input_sigma"
+    return log.scope == "per_input_sigma"
 
 
 def _default_radii(logs: Sequence[CertificationLog | Envelope]) -> list[float]:
@@ -106,7 +106,8 @@ def _row(
 ) -> Sequence[str]:
     shares = [f"{share:.1%}"[:-1] for share in log.certified_accuracy(radii)]
     if isinstance(log, Envelope):
-        return [log.name, _UNKNOWN, *shares, *[_UNKNOWN] * 4]
+        mark = "per-input sigma" if _varies(log) else _UNKNOWN
+        return [log.name, _UNKNOWN, *shares, *[_UNKNOWN] * 3, mark]
     return [
         log.name,
         f"{log.acr(per_input_sigma=True):.3f}",

@@ -1,5 +1,6 @@
 """Oracles: the authors' published logs, sums by hand, a killed process."""
 
+import errno
 import json
 import math
 import os
@@ -306,6 +307,24 @@ class TestWriting:
                 writer.write(20, 7, 7, 0.5, 0.0)
         assert path.read_bytes().startswith(whole)
         assert CertificationLog.read(path).idx.tolist() == [0, 20, 40]
+
+    def test_two_cannot_write_one_log(self, path):
+        with LogWriter(path, SETTINGS) as writer:
+            writer.write(0, 7, 7, 1.5, 0.0)
+            with pytest.raises(OSError, match="written by another process"):
+                LogWriter(path, SETTINGS)
+            writer.write(20, 7, 7, 1.5, 0.0)
+        with LogWriter(path, SETTINGS) as writer:
+            assert writer.done == {0, 20}
+
+    def test_a_file_system_without_locks(self, path, monkeypatch):
+        def flock(file, how):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr("fcntl.flock", flock)
+        with LogWriter(path, SETTINGS) as writer:
+            writer.write(0, 7, 7, 1.5, 0.0)
+        assert len(CertificationLog.read(path)) == 1
 
     def test_settings_compare_as_they_are_read_back(self, path):
         settings = {"seed": np.int64(7), "shape": (28, 28), "p": np.ones(2)}

@@ -12,7 +12,9 @@ from rs_keras import DataDependentCertifier
 from rs_keras import certify_dataset
 from rs_keras import optimize_sigma
 from rs_keras.cli import main
+from rs_keras.log_metrics import capped_acr
 from rs_keras.noise import as_seeds
+from rs_keras.plots import plot_certified_accuracy
 from rs_keras.tables import certified_table
 
 N = {"n0": 20, "n": 400}
@@ -143,6 +145,30 @@ def test_tables_leave_them_out_unless_asked(logs):
     assert "per-input sigma" in marked.splitlines()[2]
     with pytest.raises(ValueError, match="per_input_sigma"):
         certified_table([logs["own"]])
+
+
+def test_envelopes_of_them_are_no_other(logs):
+    mixed = CertificationLog.envelope(logs.values(), "mixed")
+    fixed = CertificationLog.envelope([logs["fixed"]], "constant")
+    assert (mixed.scope, fixed.scope) == ("per_input_sigma", "fixed_sigma")
+    kept = certified_table([logs["fixed"], mixed, fixed])
+    assert "constant" in kept and "mixed" not in kept
+    marked = certified_table([logs["fixed"], mixed], per_input_sigma=True)
+    assert marked.splitlines()[2].endswith("-  per-input sigma")
+
+
+def test_plots_mark_them(logs):
+    mixed = CertificationLog.envelope(logs.values(), "mixed")
+    figure = plot_certified_accuracy([logs["fixed"], logs["own"], mixed])
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend[0].startswith("fixed (ACR ")
+    assert legend[1:] == ["own (per-input sigma)", "mixed (per-input sigma)"]
+
+
+def test_no_average_of_them_unless_asked(logs):
+    with pytest.raises(ValueError, match="`per_input_sigma` must be True"):
+        capped_acr(logs["own"], 0.1)
+    assert 0 < capped_acr(logs["own"], 0.1, per_input_sigma=True) <= 0.1
 
 
 def test_the_authors_format_is_recognised(tmp_path):
