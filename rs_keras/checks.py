@@ -126,6 +126,49 @@ def check_count(name: str, value: Any, minimum: int = 1) -> int:
     return int(value)
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Returns True or False as it is; a word such as "no" would be true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(
+            f"`{name}` must be True or False. Received: {name}={value!r}"
+        )
+    return bool(value)
+
+
+def check_distributions(
+    soft_labels: Any, count: int, num_classes: int | None = None
+) -> None:
+    """Raises unless `soft_labels` are `count` rows of probabilities.
+
+    Args:
+        soft_labels: [count, num_classes].
+        count: The rows wanted.
+        num_classes: The columns wanted; None for any number.
+
+    Raises:
+        ValueError: That names `soft_label`.
+    """
+    array = np.asarray(soft_labels, np.float64)
+    columns = num_classes or (array.shape[1] if array.ndim == 2 else None)
+    if array.shape != (count, columns) or not array.size:
+        raise ValueError(
+            "`soft_label` must be one distribution an image, shape "
+            f"[{count}, {num_classes or 'num_classes'}]. "
+            f"Received: shape={list(array.shape)}"
+        )
+    sums = array.sum(axis=1)
+    if not (np.isfinite(array).all() and array.min() >= 0):
+        raise ValueError(
+            "`soft_label` must be probabilities, finite and >= 0. "
+            f"Received: min={array.min():g}"
+        )
+    if np.abs(sums - 1).max() > 1e-3:
+        raise ValueError(
+            "`soft_label` must sum to 1 over the classes. "
+            f"Received: sums from {sums.min():g} to {sums.max():g}"
+        )
+
+
 def check_feasible(name: str, n: int, alpha: float, smallest: int) -> None:
     """Refuses a number of draws that could never decide anything."""
     if n < smallest:

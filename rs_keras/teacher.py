@@ -4,11 +4,13 @@ import hashlib
 import itertools
 import json
 import os
+import zlib
 from collections.abc import Iterable
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +19,7 @@ from tqdm import tqdm
 from rs_keras import datasets
 from rs_keras.certifier import Certifier
 from rs_keras.checks import check_count
+from rs_keras.checks import check_distributions
 from rs_keras.classifiers import fingerprint
 from rs_keras.evaluation import selected
 from rs_keras.files import written_whole
@@ -124,34 +127,64 @@ def smoothed_labels(
         return votes.finish(n)
 
 
-def read_labels(path: str | os.PathLike[str]) -> np.ndarray:
+def read_labels(
+    path: str | os.PathLike[str], dataset: str | None = None
+) -> np.ndarray:
     """Reads the file that `smoothed_labels` wrote.
 
     Args:
-        path: The file; or a NumPy file or archive with one array of rows that
-            sum to 1, or with `soft_label`.
+        path: An `.npz` file with `soft_label`, rows that sum to 1.
+        dataset: Name of the data set whose training split the labels have to
+            be of, where the file says what they are of; None for any.
 
     Returns:
         float32 [N, num_classes].
 
     Raises:
-        ValueError: If it holds no such array.
+        ValueError: If it holds no such array, or is of another data set.
         OSError: If it cannot be read.
     """
+    labels, made = _read(Path(path))
+    known = made.get("dataset") or ""
+    # Files on disk have more than one name.
+    if dataset is not None and known and ":" not in known + dataset:
+        if known != f"{dataset}/train":
+            raise ValueError(
+                f"{path} holds the soft labels of {known}, not of "
+                f"{dataset}/train"
+            )
+    return labels
+
+
+def _read(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
+    """Returns the labels and the settings that they were made under."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # NumPy leaves a file open that it finds broken.
+        with path.open("rb") as file, np.load(file) as archive:
             labels = archive["soft_label"]
-    except (ValueError, KeyError, EOFError) as error:
+            made = json.loads(str(archive.get("settings", "{}")))
+    except (
+        AttributeError,  # one array, not an archive
+        BadZipFile,
+        EOFError,
+        KeyError,
+        TypeError,
+        ValueError,
+        zlib.error,
+    ) as error:
         raise ValueError(
             f"{path} holds no soft labels (an .npz file with `soft_label`): "
             f"{error}"
         ) from error
-    if labels.ndim != 2 or labels.dtype.kind != "f":
+    if labels.dtype.kind != "f":
         raise ValueError(
-            f"{path}: `soft_label` must be floats [examples, classes]. "
-            f"Received: {labels.dtype} {list(labels.shape)}"
+            f"{path}: `soft_label` must be floats. Received: {labels.dtype}"
         )
-    return labels.astype(np.float32)
+    try:
+        check_distributions(labels, len(labels))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return labels.astype(np.float32), made
 
 
 def digest(array: np.ndarray) -> str:
@@ -201,10 +234,8 @@ def _chunks(
 
 
 def _read_complete(path: Path, settings: dict[str, Any]) -> np.ndarray:
-    labels = read_labels(path)
-    with np.load(path, allow_pickle=False) as archive:
-        made = str(archive["settings"]) if "settings" in archive else "{}"
-    _check_same(path, json.loads(made), settings)
+    labels, made = _read(path)
+    _check_same(path, made, settings)
     return labels
 
 

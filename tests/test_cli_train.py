@@ -260,6 +260,26 @@ def test_catrs_trains_its_teacher(data, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--teacher=train", "--teacher-n=0"], "`teacher-n` must be"),
+        (["--teacher=train", "--set=epsilon=-1"], "`epsilon` must be"),
+        (["--set=confidence_mask=true"], "--soft-labels or --teacher must be"),
+        (["--soft-labels={labels}", "--teacher-n=9"], "--teacher-n cannot be"),
+    ],
+    ids=["votes", "student", "mask", "both"],
+)
+def test_no_teacher_is_trained_for_nothing(
+    options, message, data, soft_labels, tmp_path, capsys
+):
+    out = tmp_path / "run"
+    options = [option.format(labels=soft_labels) for option in options]
+    assert main(catrs(data, out, *options)) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
     "command, message",
     [
         (["train"], "DATASET, --method, --sigma must be given"),

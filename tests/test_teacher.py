@@ -168,9 +168,12 @@ def test_an_empty_data_set(linear):
     "arrays, message",
     [
         ({"other": np.zeros([2, 3])}, "holds no soft labels"),
-        ({"soft_label": np.zeros([2], int)}, "must be floats"),
+        ({"soft_label": np.zeros([2, 3], int)}, "must be floats"),
+        ({"soft_label": np.ones([2])}, "`soft_label` must be one distribution"),
+        ({"soft_label": np.ones([2, 3])}, "`soft_label` must sum to 1"),
+        ({"soft_label": np.ones([0, 3])}, "`soft_label` must be one distrib"),
     ],
-    ids=["name", "shape"],
+    ids=["name", "type", "shape", "sum", "empty"],
 )
 def test_reading_another_kind_of_file(arrays, message, tmp_path):
     path = tmp_path / "soft.npz"
@@ -179,8 +182,46 @@ def test_reading_another_kind_of_file(arrays, message, tmp_path):
         teacher.read_labels(path)
 
 
-def test_reading_no_archive(tmp_path):
+def _array(path):
+    with path.open("wb") as file:
+        np.save(file, np.full([2, 2], 0.5))
+
+
+def _cut(path):
+    np.savez(path, soft_label=np.full([99, 2], 0.5))
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _broken(path):
+    np.savez_compressed(path, soft_label=np.random.rand(99, 2))
+    whole = bytearray(path.read_bytes())
+    whole[200:240] = bytes(40)
+    path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda path: path.write_bytes(b"nothing"), _array, _cut, _broken],
+    ids=["text", "array", "cut", "broken"],
+)
+def test_reading_no_archive(write, tmp_path):
     path = tmp_path / "soft.npz"
-    path.write_bytes(b"nothing")
+    write(path)
     with pytest.raises(ValueError, match="holds no soft labels"):
         teacher.read_labels(path)
+
+
+def test_labels_of_another_data_set_are_refused(tmp_path):
+    path = tmp_path / "soft.npz"
+    labels = rs_keras.smoothed_labels(
+        lambda x: x[:, 14, 13:16, 0] - 0.5,
+        "fashion_mini",
+        n=5,
+        limit=3,
+        path=path,
+        progress=False,
+    )
+    found = teacher.read_labels(path, "fashion_mini")
+    np.testing.assert_array_equal(found, labels)
+    with pytest.raises(ValueError, match="fashion_mini/train, not of mnist"):
+        teacher.read_labels(path, "mnist")

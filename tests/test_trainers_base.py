@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rs_keras.trainers import MACER
 from rs_keras.trainers import SGD
 from rs_keras.trainers import Gaussian
 from rs_keras.trainers import SmoothAdv
 from rs_keras.trainers import SmoothMix
+from rs_keras.trainers.callbacks import SaveModel
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((10, 8, 8, 1), dtype=np.float32)
@@ -247,6 +249,42 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         fit(trainer, IMAGES, LABELS, callbacks=[turn_on, save])
     saved = sorted(item.name for item in tmp_path.iterdir())
     assert len(saved) == 2
+
+
+def test_weights_that_break_in_the_last_step_are_not_saved(tmp_path):
+    # The loss is finite, the slopes times the rate of the second epoch not.
+    layers = [keras.layers.Rescaling(1e4), keras.layers.Flatten()]
+    network = keras.Sequential(
+        [keras.Input((8, 8, 1)), *layers, keras.layers.Dense(3)]
+    )
+    trainer = trainer_of(network)
+    rates = keras.callbacks.LearningRateScheduler([1e-9, 1e38].__getitem__)
+    save = SaveModel(tmp_path / "model.keras")
+    with pytest.raises(FloatingPointError, match="weights.*epoch 2: .*kernel"):
+        fit(
+            trainer,
+            IMAGES,
+            LABELS,
+            batch_size=10,
+            epochs=2,
+            callbacks=[rates, save],
+        )
+    kept = keras.saving.load_model(tmp_path / "model.keras")
+    assert int(kept.step.numpy()) == 1
+    assert all(np.isfinite(w).all() for w in kept.model.get_weights())
+
+
+def test_labels_have_to_be_among_the_targets():
+    targets = {"soft_label": np.full([len(IMAGES), 3], 1 / 3)}
+    with pytest.raises(ValueError, match="`label` must be among .*soft_label"):
+        trainer_of().check_batch(IMAGES, targets)
+
+
+@pytest.mark.parametrize("make", [Gaussian, MACER])
+def test_one_logit_tells_nothing_apart(make):
+    trainer = trainer_of(golden.tiny(classes=1), make=make)
+    with pytest.raises(ValueError, match="`model` must tell at least 2 class"):
+        fit(trainer, IMAGES, np.zeros(len(IMAGES), int))
 
 
 @pytest.mark.parametrize(

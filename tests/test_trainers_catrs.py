@@ -65,6 +65,11 @@ def test_uniform_is_addressed_by_position():
     np.testing.assert_array_equal(whole[:, 2:], half)
 
 
+def test_a_word_is_no_flag():
+    with pytest.raises(ValueError, match="`confidence_mask` must be True or"):
+        CATRS(golden.tiny(), 0.5, confidence_mask="no")
+
+
 @pytest.mark.parametrize(
     "soft, message",
     [
@@ -72,8 +77,11 @@ def test_uniform_is_addressed_by_position():
         (np.full([4, 3], 0.5), "`soft_label` must sum to 1"),
         (np.array([[2.0, -1.0, 0.0]] * 4), "`soft_label` must be prob"),
         (np.ones([3, 1]), "`soft_label` must be one distribution"),
+        # One column would be broadcast over the classes.
+        (np.ones([4, 1]), r"`soft_label`.*\[4, 3\].*\[4, 1\]"),
+        (np.full([4, 5], 0.2), r"`soft_label`.*\[4, 3\].*\[4, 5\]"),
     ],
-    ids=["missing", "sum", "negative", "shape"],
+    ids=["missing", "sum", "negative", "rows", "column", "columns"],
 )
 def test_bad_soft_labels(soft, message):
     trainer = CATRS(golden.tiny(), 0.5, confidence_mask=True)

@@ -61,3 +61,8 @@ def test_config_round_trip():
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is SGD
     assert again.get_config() == optimizer.get_config()
+
+
+def test_weights_cannot_decay_backwards():
+    with pytest.raises(ValueError, match="`weight_decay` must be .* >= 0"):
+        SGD(0.1, weight_decay=-1e-4)

@@ -229,6 +229,32 @@ def test_the_batch_follows_the_number_of_noises(num_noise, batch):
     assert recipe.batch_size == batch
 
 
+def test_the_batch_follows_a_later_number_of_noises():
+    recipe = recipes.get("mnist", "smoothmix", 1.0)
+    assert recipe.replace(num_noise=8).batch_size == 32
+    assert recipe.replace(**{"trainer.num_noise": 512}).batch_size == 1
+    # Not where it is given, was given, or the method takes whole batches.
+    assert recipe.replace(num_noise=8, batch_size=7).batch_size == 7
+    assert recipe.replace(batch_size=7).replace(num_noise=8).batch_size == 7
+    macer = recipes.get("mnist", "macer", 1.0)
+    alone = macer.replace(num_noise=1)
+    assert alone.replace(num_noise=2).batch_size == macer.batch_size == 256
+
+
+@pytest.mark.parametrize("sigma", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize(
+    "dataset, deferred", [("mnist", True), ("cifar10", False)]
+)
+def test_macer_is_deferred_until_the_rate_drops(dataset, deferred, sigma):
+    # The reference: `if args.deferred and epoch <= args.lr_step_size`, with
+    # epochs from 0, and a rate that drops one epoch late.
+    recipe = recipes.get(dataset, "macer", sigma)
+    step = {"mnist": 30, "cifar10": 50}[dataset]
+    found = recipe.trainer.get("deferred_epochs", 0)
+    assert found == (step + 1 if deferred or sigma == 1.0 else 0)
+    assert recipe.schedule["drops"][0] == step + 1
+
+
 def test_shortened_keeps_the_shares():
     recipe = recipes.get("mnist", "macer", 1.0).shortened(30)
     assert recipe.schedule["drops"] == [10, 20]
@@ -289,8 +315,19 @@ def test_wrong_names(call, message):
         ({"dtype": "float31"}, "`dtype`.*float32"),
         ({"model": "lennet"}, "'lennet'.*lenet"),
         ({"dataset": "cifar10"}, "`override`"),
+        ({"model": 5}, "`model` must be names with values"),
+        ({"num_noise": 0}, "`num_noise` must be"),
+        ({"learning_rate": -1}, "`optimizer.learning_rate` must be .* > 0"),
+        ({"weight_decay": -1}, "`optimizer.weight_decay` must be .* >= 0"),
+        ({"nesterov": "no"}, "`optimizer.nesterov` must be True or False"),
+        ({"drops": 5}, "`schedule.drops` must be a list"),
+        ({"drops": [2.5]}, "`schedule.drops` must be a whole number"),
+        ({"factor": 0}, "`schedule.factor` must be .* > 0"),
+        ({"schedule": {"drops": [1]}}, "`schedule.factor` must be given"),
+        ({"certify.every": 0}, "`certify.every` must be"),
+        ({"jit_compile": "no"}, "`jit_compile` must be True or False"),
     ],
-    ids=["plain", "dotted", "epochs", "dtype", "model", "dataset"],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_wrong_overrides(overrides, message):
     recipe = recipes.get("mnist", "smoothmix", 1.0)
@@ -331,3 +368,30 @@ def test_an_adversary_stands_in_the_recipe_as_its_configuration():
     packed = keras.saving.serialize_keras_object(adversary)
     recipe = recipes.get("fashion_mini", "consistency", 0.5, adversary=packed)
     assert recipe.build().adversary.steps == 3
+    short = {"class_name": "DDN", "config": {"steps": 2, "epsilon": 0.5}}
+    found = recipe.replace(adversary=short).build().adversary
+    assert isinstance(found, adversaries.DDN) and found.steps == 2
+
+
+@pytest.mark.parametrize(
+    "adversary, message",
+    [
+        ({"class_name": "PDG"}, "`adversary` must have the `class_name`"),
+        (
+            {"class_name": "Dense", "module": "keras.layers", "config": {}},
+            "`adversary` must have the `class_name`",
+        ),
+        (
+            {"class_name": "PGD", "config": {"steps": 2, "epsilom": 0.5}},
+            "Did you mean 'epsilon'",
+        ),
+        ({"class_name": "PGD", "config": 3}, "`adversary.config` must be"),
+    ],
+    ids=["name", "another class", "argument", "config"],
+)
+def test_nothing_but_an_adversary_is_made_of_a_configuration(
+    adversary, message
+):
+    recipe = recipes.get("fashion_mini", "smoothadv", 0.5, adversary=adversary)
+    with pytest.raises(ValueError, match=message):
+        recipe.build()

@@ -54,3 +54,8 @@ def test_mix_is_half_a_uniform_addressed_by_position():
     # The mean of 1000 numbers from [0, 1/2) has standard error 0.0046.
     assert 0 <= whole.min() and whole.max() < 0.5
     assert abs(whole.mean() - 0.25) < 0.02
+
+
+def test_a_word_is_no_flag():
+    with pytest.raises(ValueError, match="`one_step_adversary` must be True"):
+        SmoothMix(golden.tiny(), 0.5, one_step_adversary="no")

@@ -257,7 +257,7 @@ class SmoothTrainer(NoisyModel):
         """
         shape = getattr(self.model, "input_shape", None)
         batches.check_images(images, shape and shape[1:])
-        labels = targets["label"] if isinstance(targets, dict) else targets
+        labels = batches.labels_in(targets)
         batches.check_labels(labels, len(images), self._classes(images))
         if training and isinstance(self.sigma, PerExampleSigma):
             self.sigma.check_targets(targets)

@@ -14,6 +14,8 @@ from rs_keras import checks
 
 Check = Callable[..., None]
 
+_REMEDY = "a lower learning rate or gradient clipping may help"
+
 
 def check_images(images: Any, shape: tuple | None) -> None:
     """Raises unless `images` are floats in [0, 1] of the model's shape.
@@ -38,12 +40,33 @@ def check_images(images: Any, shape: tuple | None) -> None:
     checks.check_images(array, shape)
 
 
+def labels_in(targets: Any) -> Any:
+    """Returns the labels of `targets`, an array or a dict with `label`.
+
+    Raises:
+        ValueError: If the dict has none.
+    """
+    if not isinstance(targets, dict):
+        return targets
+    if "label" not in targets:
+        raise ValueError(
+            "`label` must be among the targets. Received: "
+            f"{', '.join(map(str, targets))}"
+        )
+    return targets["label"]
+
+
 def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
     """Raises unless `labels` are `count` class numbers in [0, num_classes).
 
     Raises:
-        ValueError: That names `labels`.
+        ValueError: That names `labels`, or the model's number of classes.
     """
+    if num_classes == 1:
+        raise ValueError(
+            "`model` must tell at least 2 classes apart. Received: one logit "
+            "an image; a binary classifier needs two"
+        )
     array = np.asarray(labels)
     if array.shape not in ((count,), (count, 1)):
         raise ValueError(
@@ -61,31 +84,6 @@ def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
         raise ValueError(
             f"`labels` must be in [0, {num_classes or 'num_classes'}). "
             f"Received: min={low}, max={high}"
-        )
-
-
-def check_distributions(soft_labels: Any, count: int) -> None:
-    """Raises unless `soft_labels` are `count` rows of probabilities.
-
-    Raises:
-        ValueError: That names `soft_label`.
-    """
-    array = np.asarray(soft_labels, np.float64)
-    if array.ndim != 2 or len(array) != count:
-        raise ValueError(
-            "`soft_label` must be one distribution an image, shape "
-            f"[{count}, num_classes]. Received: shape={list(array.shape)}"
-        )
-    sums = array.sum(axis=1)
-    if not (np.isfinite(array).all() and array.min() >= 0):
-        raise ValueError(
-            "`soft_label` must be probabilities, finite and >= 0. "
-            f"Received: min={array.min():g}"
-        )
-    if np.abs(sums - 1).max() > 1e-3:
-        raise ValueError(
-            "`soft_label` must sum to 1 over the classes. "
-            f"Received: sums from {sums.min():g} to {sums.max():g}"
         )
 
 
@@ -164,7 +162,7 @@ class EpochStart(keras.callbacks.Callback):
 
 
 class StopOnNaN(keras.callbacks.Callback):
-    """Stops a run whose loss is not finite any more, and says where.
+    """Stops a run whose loss or weights are not finite, and says where.
 
     Has to stand before every callback that writes checkpoints: then the last
     one written is from before the loss broke.
@@ -190,9 +188,28 @@ class StopOnNaN(keras.callbacks.Callback):
         raise FloatingPointError(
             f"The loss is not finite at {when} (counted from 1): "
             f"{', '.join(broken) or 'the regularization losses'}. No "
-            "checkpoint was written since; a lower learning rate or gradient "
-            "clipping may help"
+            f"checkpoint was written since; {_REMEDY}"
         )
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Raises if an update broke the weights after its loss was measured.
+
+        The next step's loss would tell, but the epoch's checkpoint is written
+        before it.
+
+        Raises:
+            FloatingPointError: With the weights that broke.
+        """
+        broken = [
+            weight.path
+            for weight in self.model.model.weights
+            if not np.isfinite(weight.numpy()).all()
+        ]
+        if broken:
+            raise FloatingPointError(
+                f"The weights are not finite after epoch {epoch + 1}: "
+                f"{', '.join(broken)}. No checkpoint was written; {_REMEDY}"
+            )
 
 
 def with_own_callbacks(callbacks: Any) -> Any:

@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from rs_keras.adversaries import NoiseAscent
 from rs_keras.checks import check_count
+from rs_keras.checks import check_distributions
+from rs_keras.checks import check_flag
 from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_positive
 from rs_keras.losses import cross_entropy
@@ -17,7 +19,6 @@ from rs_keras.trainers import draws
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.batches import check_distributions
 
 _NO_TEACHER = (
     "`soft_label` must be among the targets, {'label': y, 'soft_label': p}, "
@@ -93,7 +94,7 @@ class CATRS(SmoothTrainer):
         self.steps = check_count("steps", steps, 0)
         self.epsilon = check_positive("epsilon", epsilon)
         self.weight = check_not_negative("weight", weight)
-        self.confidence_mask = bool(confidence_mask)
+        self.confidence_mask = check_flag("confidence_mask", confidence_mask)
         self._find = NoiseAscent(self.steps, self.epsilon)
 
     def draw(self, images: Any, seed: Any, first: Any = 0) -> Draw:
@@ -181,6 +182,7 @@ class CATRS(SmoothTrainer):
         if not training:
             return
         if isinstance(targets, dict) and "soft_label" in targets:
-            check_distributions(targets["soft_label"], len(images))
+            classes = self._classes(images)
+            check_distributions(targets["soft_label"], len(images), classes)
         elif self.confidence_mask:
             raise ValueError(_NO_TEACHER)

@@ -91,8 +91,9 @@ class NoisyModel(keras.Model):
     @property
     def sigma0(self) -> float:
         """`sigma`, or where the sigmas of the examples start."""
-        varies = isinstance(self.sigma, PerExampleSigma)
-        return self.sigma.sigma0 if varies else self.sigma
+        if isinstance(self.sigma, PerExampleSigma):
+            return self.sigma.sigma0
+        return self.sigma
 
     def call(self, images: Any, training: bool | None = None) -> tf.Tensor:
         """Returns the base classifier's logits, without noise."""

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rs_keras.checks import check_not_negative
+
 
 @keras.saving.register_keras_serializable("rs_keras")
 class SGD(keras.optimizers.SGD):
@@ -28,6 +30,9 @@ class SGD(keras.optimizers.SGD):
         weight_decay: >= 0 or None.
         **kwargs: As in `keras.optimizers.SGD`.
 
+    Raises:
+        ValueError: If `momentum` or `weight_decay` is out of range.
+
     Example:
 
     >>> import keras
@@ -50,6 +55,8 @@ class SGD(keras.optimizers.SGD):
         weight_decay: float | None = None,
         **kwargs: Any,
     ) -> None:
+        if weight_decay is not None:
+            check_not_negative("weight_decay", weight_decay)
         super().__init__(
             learning_rate=learning_rate,
             momentum=momentum,

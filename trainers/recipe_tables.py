@@ -474,3 +474,11 @@ _SVHN_MACER = Setting(
 OWN_SETTINGS: dict[str, dict[str, Setting]] = {
     "svhn_cropped": {"macer": _SVHN_MACER, "macer_original": _SVHN_MACER},
 }
+
+# The classes whose steps take an m-th of the loaded batch.
+IN_PARTS = {
+    setting.trainer
+    for family in SETTINGS.values()
+    for setting in family.values()
+    if setting.parts
+}

@@ -15,6 +15,8 @@ import dataclasses
 import json
 import math
 import random
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,8 +29,11 @@ import keras
 from rs_keras import datasets
 from rs_keras import models
 from rs_keras import trainers
+from rs_keras.ascent import Adversary
 from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
+from rs_keras.checks import check_flag
+from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_positive
 from rs_keras.configs import argument_names
 from rs_keras.datasets.registry import check_name
@@ -91,6 +96,8 @@ class Recipe:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for part in (*_PARTS, "sources"):
+            _check_mapping(part, getattr(self, part))
         check_name(self.dataset)
         check_positive("sigma", self.sigma)
         check_count("epochs", self.epochs)
@@ -101,10 +108,13 @@ class Recipe:
             check_count("limit", self.limit)
         check_choice("model.name", self.model.get("name"), models.names())
         check_choice("trainer.name", self.trainer.get("name"), _classes())
-        _check_keys("optimizer", self.optimizer, _OPTIMIZER)
-        _check_keys("schedule", self.schedule, ("drops", "factor"))
-        _check_keys("teacher", self.teacher, _TEACHER)
-        _check_keys("certify", self.certify, _CERTIFY)
+        check_flag("jit_compile", self.jit_compile)
+        check_flag("sync_batch_norm", self.sync_batch_norm)
+        rate, both = ("learning_rate",), ("drops", "factor")
+        _check_part("optimizer", self.optimizer, _OPTIMIZER, rate)
+        _check_part("schedule", self.schedule, _SCHEDULE, both)
+        _check_part("teacher", self.teacher, _TEACHER)
+        _check_part("certify", self.certify, _CERTIFY)
         known = ("name", *_arguments(self.trainer["name"]))
         _check_keys("trainer", self.trainer, known)
 
@@ -139,7 +149,9 @@ class Recipe:
                 `optimizer`, `schedule`, `model`, `teacher` and `certify` that
                 has it.
                 `model` and `trainer` with a name choose another network or
-                class, without the arguments of the old one.
+                class, without the arguments of the old one. With another
+                `num_noise` the batch size stays an m-th of what the references
+                load, where it is one and is not given.
 
         Raises:
             ValueError: For a name that nothing has (the nearest is named), or
@@ -152,7 +164,8 @@ class Recipe:
         >>> recipe.replace(eta=1.0).trainer["eta"]
         1.0
         """
-        return self._changed(overrides, "given")
+        follows = self._changed(self._batch_for(overrides), "256 / num_noise")
+        return follows._changed(overrides, "given")
 
     def _changed(self, values: Mapping[str, Any], source: str) -> "Recipe":
         fields = {f.name: getattr(self, f.name) for f in _fields()}
@@ -167,6 +180,24 @@ class Recipe:
                 fields[part] = value
             fields["sources"] = {**fields["sources"], place: source}
         return Recipe(**fields)
+
+    def _batch_for(self, overrides: Mapping[str, Any]) -> dict[str, int]:
+        """Returns the batch size that goes with another number of noises."""
+        placed = {self._place_of(name): v for name, v in overrides.items()}
+        known = self.trainer.get("num_noise")
+        wanted = placed.get("trainer.num_noise")
+        if known is None or wanted is None:
+            return {}
+        if {"batch_size", "trainer"} & placed.keys():
+            return {}
+        size, new = (
+            max(1, tables.LOADED_BATCH // check_count("num_noise", number))
+            for number in (known, wanted)
+        )
+        in_parts = self.trainer["name"] in tables.IN_PARTS
+        return (
+            {"batch_size": new} if in_parts and self.batch_size == size else {}
+        )
 
     def _place_of(self, name: str) -> str:
         """Returns the field or the dotted name that an override means."""
@@ -189,7 +220,7 @@ class Recipe:
         known = {
             "trainer": _arguments(self.trainer["name"]),
             "optimizer": _OPTIMIZER,
-            "schedule": ("drops", "factor"),
+            "schedule": _SCHEDULE,
             "model": tuple(key for key in self.model if key != "name"),
             "teacher": _TEACHER if self.teacher else (),
             "certify": _CERTIFY,
@@ -220,9 +251,10 @@ class Recipe:
         for key in ("warmup_epochs", "deferred_epochs"):
             if self.trainer.get(key):
                 scaled[f"trainer.{key}"] = round(self.trainer[key] * share)
-        if self.teacher:
+        if "epochs" in self.teacher:
             longer = self.teacher["epochs"] * share
             scaled["teacher.epochs"] = max(1, round(longer))
+        if "drops" in self.teacher:
             scaled["teacher.drops"] = _scaled(self.teacher["drops"], share)
         return self._changed(scaled, f"scaled from {self.epochs} epochs")
 
@@ -325,8 +357,7 @@ def get(
         method: One of `methods(dataset)`.
         sigma: Of the noise, in units of pixels in [0, 1], > 0.
         data_dir: As in `rs_keras.datasets.load`.
-        **overrides: As in `Recipe.replace`; with another `num_noise` the batch
-            size follows, unless it is given, too.
+        **overrides: As in `Recipe.replace`.
 
     Raises:
         ValueError: For a data set, method or override that does not exist (the
@@ -351,11 +382,6 @@ def get(
         if method not in tables.OWN_SETTINGS.get(dataset, {}):
             like = family.datasets[0]
             sources["dataset"] = f"not published; the settings of {like}"
-    if "num_noise" in overrides and chosen.parts:
-        size = tables.LOADED_BATCH // check_count(
-            "num_noise", overrides["num_noise"]
-        )
-        overrides = {"batch_size": max(1, size), **overrides}
     recipe = Recipe(
         dataset=dataset,
         method=method,
@@ -396,9 +422,31 @@ def load(path: str | Path) -> Recipe:
     return Recipe(**values)
 
 
-_OPTIMIZER = ("learning_rate", "momentum", "nesterov", "weight_decay")
-_TEACHER = ("sigma", "n", "epochs", "drops")
-_CERTIFY = ("every", "examples", "n")
+def _check_drops(name: str, value: Any) -> None:
+    """Raises unless `value` is a list of epochs."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(
+            f"`{name}` must be a list of epochs. Received: {name}={value!r}"
+        )
+    for drop in value:
+        check_count(name, drop, 0)
+
+
+# What the parts are made of, and what each value has to be.
+_OPTIMIZER = {
+    "learning_rate": check_positive,
+    "momentum": check_not_negative,
+    "nesterov": check_flag,
+    "weight_decay": check_not_negative,
+}
+_SCHEDULE = {"drops": _check_drops, "factor": check_positive}
+_TEACHER = {
+    "sigma": check_positive,
+    "n": check_count,
+    "epochs": check_count,
+    "drops": _check_drops,
+}
+_CERTIFY = dict.fromkeys(("every", "examples", "n"), check_count)
 
 
 def _fields() -> tuple[dataclasses.Field, ...]:
@@ -408,6 +456,28 @@ def _fields() -> tuple[dataclasses.Field, ...]:
 def _is_needed(f: dataclasses.Field) -> bool:
     missing = dataclasses.MISSING
     return f.default is missing and f.default_factory is missing
+
+
+def _check_mapping(part: str, values: Any) -> None:
+    if not isinstance(values, Mapping):
+        raise ValueError(
+            f"`{part}` must be names with values. Received: {part}={values!r}"
+        )
+
+
+def _check_part(
+    part: str,
+    values: Mapping[str, Any],
+    checks: Mapping[str, Callable[[str, Any], Any]],
+    needed: Iterable[str] = (),
+) -> None:
+    """Checks the names of a part and their values."""
+    _check_keys(part, values, checks)
+    for key in needed:
+        if key not in values:
+            raise ValueError(f"`{part}.{key}` must be given")
+    for key, value in values.items():
+        checks[key](f"{part}.{key}", value)
 
 
 def _check_keys(part: str, values: Mapping[str, Any], known: Any) -> None:
@@ -444,10 +514,26 @@ def _scaled(drops: list[int], share: float) -> list[int]:
 
 
 def _object(value: Any) -> Any:
-    """Returns an adversary that stands in the recipe as its configuration."""
-    if isinstance(value, Mapping) and "class_name" in value:
-        return keras.saving.deserialize_keras_object(dict(value))
-    return value
+    """Returns an adversary that stands in the recipe as its configuration.
+
+    Nothing else is made: a recipe is data, whoever wrote it.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("class_name")
+    kind = keras.saving.get_registered_object(
+        value.get("registered_name") or f"rs_keras>{name}"
+    )
+    if not (isinstance(kind, type) and issubclass(kind, Adversary)):
+        raise ValueError(
+            "`adversary` must have the `class_name` of an adversary, such as "
+            "PGD, and its arguments as `config`. "
+            f"Received: adversary={dict(value)}"
+        )
+    config = value.get("config", {})
+    _check_mapping("adversary.config", config)
+    _check_keys("adversary.config", config, argument_names(kind, Adversary))
+    return kind.from_config(dict(config))
 
 
 def _family_of(dataset: str, data_dir: str | Path | None) -> str:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from rs_keras.adversaries import Ascent
 from rs_keras.ascent import project
 from rs_keras.checks import check_count
+from rs_keras.checks import check_flag
 from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_positive
 from rs_keras.losses import cross_entropy
@@ -100,7 +101,9 @@ class SmoothMix(SmoothTrainer):
         self.steps = check_count("steps", steps, 0)
         self.step_size = check_positive("step_size", step_size)
         self.eta = check_not_negative("eta", eta)
-        self.one_step_adversary = bool(one_step_adversary)
+        self.one_step_adversary = check_flag(
+            "one_step_adversary", one_step_adversary
+        )
         self.max_norm = max_norm
         self.one_step_max_norm = one_step_max_norm
         if one_step_max_norm is not None:
