@@ -3,6 +3,7 @@
 import json
 import time
 
+import golden_cases as golden
 import keras
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import scale_job
 import tensorflow as tf
 
 from rs_keras import cluster
+from rs_keras import trainers
 from rs_keras.trainers import batch_norm
 from rs_keras.trainers import multi_worker
+from rs_keras.trainers import snapshots
 
 TWO = ["a.example:2222", "b.example:2222"]
 
@@ -129,6 +132,29 @@ def test_the_patch_steps_aside(monkeypatch, how):
     multi_worker.is_mended.cache_clear()
     assert multi_worker.is_mended()
     multi_worker.is_mended.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "make, classes, message",
+    [
+        (trainers.Stability, 3, "was taken of a Gaussian.*by a Stability"),
+        (trainers.Gaussian, 4, "does not fit this trainer"),
+    ],
+    ids=["method", "architecture"],
+)
+def test_a_snapshot_of_something_else(tmp_path, make, classes, message):
+    images = np.zeros([4, 8, 8, 1], np.float32)
+    data = tf.data.Dataset.from_tensor_slices((images, [0, 1, 2, 0])).batch(4)
+
+    def fit(make, classes):
+        trainer = make(golden.tiny(classes=classes), 0.25)
+        trainer.compile(trainers.SGD(0.1), run_eagerly=True)
+        path = tmp_path / "snapshot.npz"
+        snapshots.fit(trainer, lambda *_: data, 1, path, verbose=0)
+
+    fit(trainers.Gaussian, 3)
+    with pytest.raises(ValueError, match=message):
+        fit(make, classes)
 
 
 def test_synchronized_is_a_copy_that_computes_the_same():

@@ -41,7 +41,7 @@ from rs_keras.trainers.base import SmoothTrainer
 
 Passes = Callable[[int, int], tf.data.Dataset]
 
-_FORMAT = 1
+_FORMAT = 2
 
 # How often workers ask each other whether to stop or to take a snapshot.
 _SECONDS_BETWEEN_WORDS = 1.0
@@ -297,6 +297,12 @@ class _Run(keras.callbacks.Callback):
                 f"{self.path} was taken under other settings and cannot be "
                 f"resumed. Differing: {differing}"
             )
+        method = type(self.trainer).__name__
+        if state["trainer"] != method:
+            raise ValueError(
+                f"{self.path} was taken of a {state['trainer']} and cannot be "
+                f"resumed by a {method}"
+            )
         if _kinds(self._variables()) != state["variables"]:
             raise ValueError(
                 f"{self.path} does not fit this trainer: it has variables of "
@@ -386,6 +392,7 @@ class _Run(keras.callbacks.Callback):
         callbacks, more = callback_states.gather(self._watched)
         state = {
             "format": _FORMAT,
+            "trainer": type(self.trainer).__name__,
             "settings": self.settings,
             "epoch": self.epoch,
             "step": self.step,
