@@ -1,0 +1,241 @@
+"""What distribution costs: a step, the bytes it sends, certifying on workers.
+
+    python benchmarks/distribution.py
+
+A training step under `MirroredStrategy` with one replica against none, through
+`fit`, interleaved; what a step on two workers hands to the all-reduce, read
+from its graph; and the time that 1, 2 and 3 workers, each a process on one
+core's worth of threads, take to certify the same images, against the ideal. On
+fewer cores than workers, the ideal is that of the cores.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np  # noqa: E402
+from timing import interleaved  # noqa: E402
+from timing import table  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+BATCH = 128
+
+
+def data(steps):
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    images = rng.random([BATCH * steps, 28, 28, 1], dtype=np.float32)
+    labels = rng.integers(0, 10, BATCH * steps)
+    batches = tf.data.Dataset.from_tensor_slices((images, labels))
+    return batches.batch(BATCH, drop_remainder=True).cache()
+
+
+def trainer_of(strategy, network=None):
+    import contextlib
+
+    from rs_keras import models
+    from rs_keras.trainers import SGD
+    from rs_keras.trainers import Gaussian
+
+    scope = strategy.scope() if strategy else contextlib.nullcontext()
+    with scope:
+        trainer = Gaussian((network or models.lenet)(), sigma=0.5)
+        trainer.compile(SGD(0.01, weight_decay=1e-4), metrics=["accuracy"])
+    return trainer
+
+
+def step_times(steps, rounds):
+    """Prints what one mirrored replica costs over none."""
+    import tensorflow as tf
+
+    batches = data(steps)
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0"])
+    work = {}
+    for name, strategy in {"none": None, "mirrored": mirrored}.items():
+        trainer = trainer_of(strategy)
+        work[name] = lambda trainer=trainer: trainer.fit(
+            batches, verbose=0, shuffle=False
+        )
+    taken = interleaved(work, rounds)
+    each = [f"{1e3 * seconds / steps:.2f} ms" for seconds in taken.values()]
+    ratio = taken["mirrored"] / taken["none"]
+    header = ["a step of", "none", "mirrored, 1 replica", "ratio"]
+    print(table(header, [[f"{BATCH} images", *each, f"{ratio:.3f}"]]))
+
+
+def reduced(graph):
+    """Returns how many all-reduces a graph has, and of how many bytes."""
+    sizes = [
+        op.inputs[0].shape.num_elements() * op.inputs[0].dtype.size
+        for op in graph.get_operations()
+        if op.type.startswith("CollectiveReduce")
+    ]
+    return len(sizes), sum(sizes)
+
+
+def bytes_of_a_step():
+    """As worker: prints what a step of each network reduces, as JSON."""
+    import tensorflow as tf
+
+    from rs_keras import cluster
+    from rs_keras import models
+    from rs_keras.trainers import batch_norm
+
+    strategy = cluster.strategy_of("multi_worker", 120)
+
+    def resnet():
+        shape = (28, 28, 1)
+        return models.cifar_resnet(8, shape, mean=None, std=None)
+
+    networks = {
+        "lenet": models.lenet,
+        "cifar_resnet, depth 8": resnet,
+        "the same, synchronised": lambda: batch_norm.synchronized(resnet()),
+    }
+    rows = []
+    for name, network in networks.items():
+        trainer = trainer_of(strategy, network)
+        trainer._maybe_symbolic_build()
+        batch = next(iter(data(1)))
+
+        def step(batch=batch, trainer=trainer):
+            results = strategy.run(trainer.train_step, args=(batch,))
+            # As Keras does with what a step reports.
+            return [
+                strategy.reduce("MEAN", one, axis=0) for one in results.values()
+            ]
+
+        graph = tf.function(step).get_concrete_function().graph
+        count, size = reduced(graph)
+        weights = sum(
+            int(np.prod(w.shape)) * 4 for w in trainer.trainable_variables
+        )
+        rows.append([name, count, size, weights])
+    if cluster.member_of(strategy).is_chief:
+        print(json.dumps(rows))
+
+
+def certify(count, index, images, n):
+    """As worker: certifies a shard, prints the seconds without the start."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    from rs_keras import Certifier
+    from rs_keras import certify_dataset
+    from rs_keras import models
+
+    rng = np.random.default_rng(0)
+    pixels = rng.random([images, 28, 28, 1], dtype=np.float32)
+    examples = list(zip(pixels, np.zeros(images, int), strict=True))
+    certifier = Certifier(models.lenet(), sigma=0.5)
+    certifier.certify(pixels[:1], n=1_000)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        certify_dataset(
+            certifier,
+            examples,
+            f"{folder}/log.tsv",
+            seed=7,
+            progress=False,
+            shard=(index, count),
+            n=n,
+        )
+        print(time.perf_counter() - begun, flush=True)
+
+
+def start(*arguments, environment=None):
+    return subprocess.Popen(
+        [sys.executable, __file__, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def certification_times(images, n):
+    """Prints how long 1, 2 and 3 workers take for the same work."""
+    cores = len(os.sched_getaffinity(0))
+    rows, alone = [], None
+    for count in (1, 2, 3):
+        workers = [
+            start("--certify", count, index, images, n)
+            for index in range(count)
+        ]
+        for worker in workers:
+            worker.stdout.readline()
+        for worker in workers:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        seconds = max(float(worker.stdout.readline()) for worker in workers)
+        for worker in workers:
+            worker.communicate()
+        alone = alone or seconds
+        ideal = alone / min(count, cores)
+        rows.append(
+            [
+                str(count),
+                f"{seconds:.2f} s",
+                f"{ideal:.2f} s",
+                f"{seconds / ideal:.2f}",
+            ]
+        )
+    print(f"certifying {images} images, n = {n}, on {cores} cores")
+    print(table(["workers", "time", "ideal", "ratio"], rows))
+
+
+def all_reduces():
+    """Prints what a step on two workers hands to the all-reduce."""
+    with socket.socket() as one, socket.socket() as two:
+        for free in (one, two):
+            free.bind(("127.0.0.1", 0))
+        names = [f"127.0.0.1:{free.getsockname()[1]}" for free in (one, two)]
+    workers = []
+    for index in range(2):
+        task = {"type": "worker", "index": index}
+        config = {"cluster": {"worker": names}, "task": task}
+        variables = {"TF_CONFIG": json.dumps(config)}
+        workers.append(start("--bytes", environment=variables))
+    said = [worker.communicate()[0] for worker in workers][0]
+    rows = [
+        [name, str(count), f"{size / 1e3:.1f} kB", f"{size / weights:.3f}"]
+        for name, count, size, weights in json.loads(said.splitlines()[-1])
+    ]
+    print(table(["network", "all-reduces", "bytes", "of the weights"], rows))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--images", type=int, default=12)
+    parser.add_argument("--n", type=int, default=20_000)
+    parser.add_argument("--bytes", action="store_true", help="as a worker")
+    parser.add_argument("--certify", type=int, nargs=4, help="as a worker")
+    args = parser.parse_args()
+    if args.bytes:
+        bytes_of_a_step()
+    elif args.certify:
+        certify(*args.certify)
+    else:
+        step_times(args.steps, args.rounds)
+        print()
+        all_reduces()
+        print()
+        certification_times(args.images, args.n)
+
+
+if __name__ == "__main__":
+    main()
