@@ -1,6 +1,10 @@
 """`rs-keras tune`: a search, its files, and that `train` takes the best."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -57,3 +61,45 @@ def test_only_failures_are_an_answer(tmp_path, capsys):
     flags += ["--set", "batch_size=4", "--set", "weight_decay=1e30"]
     assert rs_keras.cli.main([*TINY, *flags]) == 1
     assert "no trial was completed" in capsys.readouterr().err
+
+
+def test_chief_and_worker(tmp_path):
+    """Two processes, as Keras Tuner sets them up: one chooses, one trains."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = os.environ | {
+        "KERASTUNER_ORACLE_IP": "127.0.0.1",
+        "KERASTUNER_ORACLE_PORT": str(port),
+    }
+    # Imported as this process does it, installed or from a checkout.
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path[:0] = {sys.path!r}; import rs_keras.cli; "
+        "sys.exit(rs_keras.cli.main(sys.argv[1:]))",
+        *TINY,
+        "--out",
+        str(tmp_path),
+    ]
+    running = [
+        subprocess.Popen(
+            command,
+            env=shared | {"KERASTUNER_TUNER_ID": name},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name in ("chief", "tuner0")
+    ]
+    try:
+        said = [process.communicate(timeout=240)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0, 0], said
+    # The worker trained, the chief has the results.
+    assert "rs-keras train --recipe" in said[0]
+    assert "val_acr" in said[1] and "rs-keras train" not in said[1]
+    trials = (tmp_path / "trials.tsv").read_text().splitlines()
+    assert [line.split("\t")[1] for line in trials[1:]] == ["COMPLETED"] * 2

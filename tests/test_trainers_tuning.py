@@ -9,13 +9,16 @@ import pytest
 pytest.importorskip("tensorboard", reason="tensorboard is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
+import keras  # noqa: E402
 import keras_tuner  # noqa: E402
+from scipy import stats  # noqa: E402
 
 from rs_keras import datasets  # noqa: E402
 from rs_keras.trainers import recipes  # noqa: E402
 from rs_keras.trainers import search_spaces  # noqa: E402
 from rs_keras.trainers import sweeps  # noqa: E402
 from rs_keras.trainers import tuning  # noqa: E402
+from rs_keras.trainers.callbacks import CertifyCallback  # noqa: E402
 from rs_keras.trainers.search_spaces import Choice  # noqa: E402
 from rs_keras.trainers.search_spaces import Log  # noqa: E402
 from rs_keras.trainers.search_spaces import Per  # noqa: E402
@@ -139,19 +142,34 @@ def test_bad_arguments(make, message):
 def test_held_out_examples_are_not_trained_on():
     images, labels = datasets.arrays("fashion_mini", "train")
     found = hyper_model(overrides={"batch_size": 100})
-    # Every 200th of 4,000.
-    np.testing.assert_array_equal(
-        np.stack([image for image, _ in found.validation]), images[::200]
-    )
-    assert [label for _, label in found.validation] == labels[::200].tolist()
     data = found._data(found.base, 0)
-    assert data["steps_per_epoch"] == 40
+    assert data["steps_per_epoch"] == 40 and len(found.validation) == 20
     trained = np.concatenate([x for x, _ in data["x"].take(40)])
-    assert trained.shape[0] == 3980
-    rest = np.delete(images, np.arange(0, 4000, 200), axis=0)
-    np.testing.assert_allclose(
-        np.sort(trained.sum((1, 2, 3))), np.sort(rest.sum((1, 2, 3))), rtol=1e-5
+    held = np.stack([image for image, _ in found.validation])
+    # Together they are the split, each image once; all are different.
+    both = np.concatenate([trained, held]).reshape(4000, -1)
+    split = images.reshape(4000, -1)
+    np.testing.assert_array_equal(
+        np.unique(both, axis=0), np.unique(split, axis=0)
     )
+    places = [int(np.where((split == x.ravel()).all(1))[0][0]) for x in held]
+    assert places == sorted(places)
+    assert [label for _, label in found.validation] == labels[places].tolist()
+
+
+def test_held_out_examples_are_of_all_classes_also_in_turns_or_sorted(tmp_path):
+    for name, labels in {
+        "turns": np.arange(2000) % 10,
+        "sorted": np.arange(2000) // 200,
+    }.items():
+        path = tmp_path / f"{name}.npz"
+        images = np.zeros((2000, 2, 2, 1), np.uint8)
+        np.savez(
+            path, x_train=images, y_train=labels, x_test=images, y_test=labels
+        )
+        _, found = datasets.held_out(f"npz:{path}", 100)
+        # 10 of each expected, standard deviation 3.
+        assert np.bincount(found, minlength=10).min() >= 2
 
 
 def test_other_validation_data():
@@ -223,7 +241,6 @@ def test_best_recipe_trains_on_everything(searched, tmp_path):
 
 
 def test_same_hyperparameters_same_result():
-    # Rounds off what only the order of additions changes.
     model = hyper_model()
     hp = keras_tuner.HyperParameters()
     found = [
@@ -231,6 +248,59 @@ def test_same_hyperparameters_same_result():
     ]
     assert found[0]["val_acr"] == found[1]["val_acr"]
     assert found[0]["val_capped_acr"] == found[1]["val_capped_acr"]
+
+
+def test_capped_average_radius():
+    # A constant network votes for class 0 always, so each of its images gets
+    # the largest radius, 0.5 * icdf(0.001 ** (1 / 50)) = 0.5650..., or less.
+    network = keras.Sequential(
+        [
+            keras.Input([28, 28, 1]),
+            keras.layers.Flatten(),
+            keras.layers.Dense(
+                10,
+                kernel_initializer="zeros",
+                bias_initializer=lambda *_, **__: np.eye(10)[0],
+            ),
+        ]
+    )
+    network.compile()
+    zeros = [
+        (np.zeros((28, 28, 1), "float32"), label) for label in (0, 0, 1, 2)
+    ]
+    largest = 0.5 * stats.norm.ppf(0.001 ** (1 / 50))
+    for cap in (0.2, 10.0):
+        callback = CertifyCallback(zeros, n=50, radii=[0.0], sigma=0.5, cap=cap)
+        callback.set_params({"epochs": 1})
+        callback.set_model(network)
+        logs = {}
+        callback.on_epoch_end(0, logs)
+        assert logs["val_acr"] == pytest.approx(largest / 2)
+        assert logs["val_capped_acr"] == pytest.approx(min(largest, cap) / 2)
+        assert logs["val_certified_accuracy_r000"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: datasets.held_out("fashion_mini", 0), "`count`"),
+        (lambda: datasets.held_out("fashion_mini", 5000), "must be <= 4000"),
+        (
+            lambda: datasets.stream("fashion_mini", 10, held_out=4000),
+            "must be < 4000",
+        ),
+        (
+            lambda: datasets.stream(
+                "fashion_mini", 10, held_out=5, example_id=True
+            ),
+            "must be 0 with `example_id`",
+        ),
+    ],
+    ids=["none", "too-many", "all", "places"],
+)
+def test_bad_held_out(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_a_trial_that_diverges_has_failed_and_the_search_goes_on(tmp_path):

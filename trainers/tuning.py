@@ -69,9 +69,9 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
         epochs: Of a trial, >= 1; the drops of the learning rate and the
             warm-ups of the recipe keep their share. None for the recipe's own
             number.
-        validation: How many examples of the training split are held out, at
-            equal distances (see `datasets.held_out`), >= 1; or a data set of
-            pairs, of which all are certified.
+        validation: How many examples of the training split are held out (see
+            `datasets.held_out`), >= 1; or a data set of pairs, of which all
+            are certified.
         n: Draws that bound the probability of a class, >= 1.
         cap: Of `val_capped_acr`; None for 2 sigma.
         data_dir: As in `rs_keras.datasets.load`.

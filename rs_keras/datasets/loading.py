@@ -14,8 +14,8 @@ from rs_keras.datasets.registry import info
 from rs_keras.datasets.registry import open_split
 from rs_keras.datasets.sources import Plan
 from rs_keras.datasets.sources import Source
+from rs_keras.datasets.sources import chosen_places
 from rs_keras.datasets.sources import limited
-from rs_keras.datasets.sources import spread
 from rs_keras.datasets.sources import without
 
 # Batches of a pass that is asked for image by image.
@@ -193,7 +193,7 @@ def stream(
         example_id: As in `load`.
         drop_remainder: As in `load`.
         limit: As in `epoch`.
-        held_out: Leave out so many examples, at equal distances: those of
+        held_out: Leave out so many examples: those of
             `held_out(name, held_out, ...)`. Not for ImageNet.
 
     Returns:
@@ -236,11 +236,10 @@ def held_out(
     *,
     split: str = "train",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Examples at equal distances, for choosing between trained models.
+    """Some examples, for choosing between trained models.
 
-    Example floor(i * N / count) of the split's own order, i = 0, 1, ...: of
-    all classes also where the split is sorted by class. `stream(...,
-    held_out=count)` has the others.
+    At random, but always the same ones, in the split's own order.
+    `stream(..., held_out=count)` has the others.
 
     Args:
         name: As in `arrays`.
@@ -258,9 +257,9 @@ def held_out(
     Example:
 
     >>> from rs_keras import datasets
-    >>> images, labels = datasets.held_out("fashion_mini", 10)
+    >>> images, labels = datasets.held_out("fashion_mini", 100)
     >>> len(images), len(set(labels.tolist()))
-    (10, 10)
+    (100, 10)
     """
     check_count("count", count)
     images, labels = arrays(name, split, data_dir)
@@ -269,7 +268,7 @@ def held_out(
             f"`count` must be <= {len(images)}, the number of examples. "
             f"Received: count={count}"
         )
-    rows = spread(len(images), count)
+    rows = chosen_places(len(images), count)
     return images[rows], labels[rows]
 
 

@@ -144,14 +144,18 @@ class ArraySource:
         )
 
 
-def spread(size: int, count: int) -> np.ndarray:
-    """Returns `count` places in range(size) at equal distances, int64."""
-    return np.arange(count, dtype=np.int64) * size // count
+def chosen_places(size: int, count: int) -> np.ndarray:
+    """Returns `count` places in range(size), rising, always the same ones.
+
+    At random, because data sets come sorted by class, or in turns.
+    """
+    order = np.random.Generator(np.random.Philox(0)).permutation(size)
+    return np.sort(order[:count])
 
 
 @lru_cache(maxsize=2)
 def without(source: Source, count: int) -> Source:
-    """Returns the source of all examples but `count`, see `spread`.
+    """Returns the source of all examples but `count`, see `chosen_places`.
 
     Raises:
         ValueError: For a count that leaves none, or a source that is not in
@@ -171,7 +175,7 @@ def without(source: Source, count: int) -> Source:
             f"Received: held_out={count}"
         )
     rest = np.ones(source.size, bool)
-    rest[spread(source.size, count)] = False
+    rest[chosen_places(source.size, count)] = False
     return ArraySource(
         source.images[rest], source.labels[rest], source.augmented
     )
