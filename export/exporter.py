@@ -19,8 +19,10 @@ from rs_keras.export import versions
 from rs_keras.export import warmup as warmup_lib
 from rs_keras.export.graph import CertifierGraph
 from rs_keras.export.graph import counting
+from rs_keras.export.graph import decidable_radius
 from rs_keras.export.graph import signatures_of
 from rs_keras.export.settings import Settings
+from rs_keras.export.settings import default_decide_n
 from rs_keras.export.shapes import image_shape_of
 from rs_keras.export.weights import ConcreteFunction
 from rs_keras.export.weights import check_servable
@@ -46,6 +48,7 @@ def export_certifier(
     warmup: bool = True,
     seed: str = "fresh",
     image_shape: Sequence[int] | None = None,
+    decide_n: int | None = None,
 ) -> Path:
     """Writes a version of a certifier for TF Serving.
 
@@ -58,8 +61,8 @@ def export_certifier(
         directory: Of all versions, as `exports/mnist`; made if need be.
         n0: Draws with which `certify` selects the class.
         n: Draws with which `certify` bounds it.
-        alpha: Probability of a wrong answer of `certify` and `predict`, for
-            each image, in (0, 1).
+        alpha: Probability of a wrong answer of `certify`, `decide` and
+            `predict`, for each image, in (0, 1).
         predict_n: Draws of `predict`.
         max_n: The most draws a row of one request; one that asks for more
             gets these, and the output `n` says so.
@@ -72,11 +75,13 @@ def export_certifier(
             another number of channels or bits are converted first.
         warmup: Whether to add the requests that a server runs as it loads.
         seed: "fresh" (each request draws from the system's entropy) or "keyed"
-            (`predict` and `certify` make the seed from the image and a key
-            that is made now: who asks again gets the same answer again, and
-            so cannot ask until the noise errs). Clients of `certify_with` and
-            `sample` choose theirs: offer these to clients you trust.
+            (`predict`, `certify` and `decide` make the seed from the image and
+            a key that is made now: who asks again gets the same answer again,
+            and so cannot ask until the noise errs). Clients of `certify_with`
+            and `sample` choose theirs: offer these to clients you trust.
         image_shape: (H, W, C), where the model does not tell.
+        decide_n: The most draws of `decide`, with the `n0` that fix the class;
+            100_000 when None, or `n0` + `max_n` where that is less.
 
     Returns:
         The folder of the version, as `exports/mnist/1`.
@@ -112,6 +117,7 @@ def export_certifier(
         None if class_names is None else tuple(class_names),
         image_bytes,
         seed,
+        default_decide_n(n0, max_n) if decide_n is None else decide_n,
     )
     settings.check_noise(certifier.noise)
     if version is not None:
@@ -176,6 +182,7 @@ def _metadata(
             certifier.sigma,
             runner_up=settings.runner_up,
         ),
+        "decide_max_radius": decidable_radius(settings, certifier.sigma),
         "signatures": sorted([signature.DEFAULT, *signatures_of(settings)]),
         # As in certification logs; None where the model tells no weights.
         "fingerprint": fingerprint(certifier.model),

@@ -8,12 +8,17 @@ it: such a row draws nothing (n = 0), abstains, and certifies nothing.
 
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from rs_keras import bounds
+from rs_keras.certificate import ABSTAIN
+from rs_keras.decision import decide_in_graph
+from rs_keras.decision import decision_tables
+from rs_keras.decision import max_decided_radius
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
 from rs_keras.export.settings import addressed_draws
@@ -32,6 +37,13 @@ def signatures_of(settings: Settings) -> dict[str, signature.Signature]:
     """Returns the signatures that an export with these settings has."""
     extra = signature.BYTES_SIGNATURES if settings.image_bytes else {}
     return {**signature.SIGNATURES, **extra}
+
+
+def decidable_radius(settings: Settings, sigma: float) -> float:
+    """Returns the largest radius that `decide` can certify."""
+    return max_decided_radius(
+        sigma, settings.alpha, settings.decide_n, True, settings.n0
+    )
 
 
 def counting(sampler: Sampler) -> ConcreteFunction:
@@ -71,6 +83,13 @@ class CertifierGraph:
         self._count = count
         self._new_seeds = (
             _fresh_seeds if settings.seed == "fresh" else _keyed_seeds()
+        )
+        self._tables = decision_tables(
+            0.0,
+            sampler.sigma,
+            settings.alpha,
+            settings.decide_n,
+            n0=settings.n0,
         )
         self._most_draws = addressed_draws(sampler.image_shape)
 
@@ -180,6 +199,42 @@ class CertifierGraph:
             "counts": counts,
             "selection_counts": selection,
             "n": n,
+            "seed": seed,
+        }
+
+    def decide(self, images: tf.Tensor, radius: tf.Tensor) -> Outputs:
+        """DECIDE at a radius of the client's, with a seed of the server's.
+
+        By the votes of two classes, whatever the form of `certify`: what they
+        need of the tables holds for every radius.
+        """
+        seed = self._new_seeds(images)
+        reach = decidable_radius(self.settings, self.sampler.sigma)
+        sound = self._accepts(images) & (radius >= 0.0) & (radius <= reach)
+        rows = tf.where(sound)
+        at = rows[:, 0]
+        found = decide_in_graph(
+            SimpleNamespace(
+                count=self._count,
+                sigma=self.sampler.sigma,
+                num_classes=self.sampler.num_classes,
+            ),
+            tf.gather(images, at),
+            tf.gather(seed, at),
+            self._tables,
+            tf.gather(radius, at),
+        )
+        refused = tf.zeros_like(seed[:, 0])
+        votes = tf.zeros([tf.size(refused), self.sampler.num_classes], tf.int64)
+        return {
+            "certified": tf.scatter_nd(
+                rows, found["certified"], tf.shape(refused, tf.int64)
+            ),
+            "label": tf.tensor_scatter_nd_update(
+                refused + ABSTAIN, rows, found["label"]
+            ),
+            "counts": tf.tensor_scatter_nd_update(votes, rows, found["counts"]),
+            "n": tf.tensor_scatter_nd_update(refused, rows, found["n"]),
             "seed": seed,
         }
 

@@ -38,8 +38,11 @@ def read(version: str | Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"{path} is not of format {FORMAT}")
+    form = found.get("format") if isinstance(found, dict) else None
+    if form != FORMAT:
+        raise ValueError(
+            f"{path} is not of format {FORMAT}. Received: format={form!r}"
+        )
     return found
 
 
@@ -73,10 +76,12 @@ def guarantee(metadata: dict[str, Any]) -> str:
     }[metadata["seed"]]
     return (
         "For each image by itself, with probability at least "
-        f"1 - {metadata['alpha']:g} over the noise, the label of `certify` is "
-        f"that of the classifier smoothed with sigma = {metadata['sigma']:g}, "
+        f"1 - {metadata['alpha']} over the noise, the label of `certify` is "
+        f"that of the classifier smoothed with sigma = {metadata['sigma']}, "
         "and it stays the same within `radius` (L2, in pixel units). This "
         f"rests on the Clopper-Pearson bound on {bound}, from "
         f"{metadata['n']} draws after {metadata['n0']} that select the class, "
-        f"and is about {about}. {again}"
+        f"and is about {about}. The same holds of `decide`, where it says "
+        "`certified`, within the radius that was asked for: it bounds the two "
+        f"top classes, after as few draws as it takes. {again}"
     )

@@ -13,6 +13,15 @@ from rs_keras.noise import POSITION_BITS
 
 SEEDS = ("fresh", "keyed")
 
+# The most draws of a decision, as of `Certifier.decide`.
+_DECIDE_N = 100_000
+
+
+def default_decide_n(n0: int, max_n: int) -> int:
+    """Returns the most draws of a decision where nobody says."""
+    most = check_count("n0", n0) + check_count("max_n", max_n)
+    return min(_DECIDE_N, most)
+
 
 def addressed_draws(image_shape: Sequence[int]) -> int:
     """Returns how many draws of such an image a seed can tell apart.
@@ -24,7 +33,7 @@ def addressed_draws(image_shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """The numbers that `predict` and `certify` run with, and the limits.
+    """The numbers that the signatures run with, and the limits.
 
     The arguments are those of `export_certifier`; they are checked here.
 
@@ -41,29 +50,41 @@ class Settings:
     class_names: tuple[str, ...] | None = None
     image_bytes: bool = False
     seed: str = "fresh"
+    decide_n: int = _DECIDE_N
 
     def __post_init__(self) -> None:
-        check_count("n0", self.n0)
-        check_count("max_n", self.max_n)
+        for name in ("n0", "max_n", "n", "predict_n", "decide_n"):
+            self._keep(name, check_count(name, getattr(self, name)))
         check_choice("seed", self.seed, SEEDS)
-        alpha = check_probability("alpha", self.alpha)
-        smallest = bounds.minimum_n(alpha, runner_up=self.runner_up)
-        check_feasible("n", check_count("n", self.n), alpha, smallest)
-        smallest = bounds.minimum_n(alpha, "predict")
-        predict_n = check_count("predict_n", self.predict_n)
-        check_feasible("predict_n", predict_n, alpha, smallest)
+        self._keep("alpha", check_probability("alpha", self.alpha))
+        self._keep("runner_up", bool(self.runner_up))
+        for name, smallest in (
+            ("n", bounds.minimum_n(self.alpha, runner_up=self.runner_up)),
+            ("predict_n", bounds.minimum_n(self.alpha, "predict")),
+            ("decide_n", self.n0 + bounds.minimum_n(self.alpha)),
+        ):
+            check_feasible(name, getattr(self, name), self.alpha, smallest)
         for name in ("n0", "n", "predict_n"):
             if getattr(self, name) > self.max_n:
                 raise ValueError(
                     f"`max_n` must be >= `{name}`. Received: "
                     f"max_n={self.max_n}, {name}={getattr(self, name)}"
                 )
+        if self.decide_n > self.n0 + self.max_n:
+            raise ValueError(
+                "`decide_n` must be <= `n0` + `max_n`. Received: decide_n="
+                f"{self.decide_n}, n0={self.n0}, max_n={self.max_n}"
+            )
         names = self.class_names
         if names is not None and not all(isinstance(n, str) for n in names):
             raise ValueError(
                 "`class_names` must be strings, one a class. "
                 f"Received: class_names={names!r}"
             )
+
+    def _keep(self, name: str, value: object) -> None:
+        """Keeps a number as Python's own: those of NumPy make no JSON."""
+        object.__setattr__(self, name, value)
 
     def check_image_shape(self, image_shape: Sequence[int]) -> None:
         """Refuses more draws, in two rounds, than a seed has numbers for."""

@@ -23,6 +23,8 @@ _FACTS = (
     "runner_up",
     "max_radius",
     "predict_n",
+    "decide_n",
+    "decide_max_radius",
     "max_n",
     "seed",
     "num_classes",
@@ -97,7 +99,7 @@ def _fields(
 def _value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value)
 
 
 def _size(folder: Path) -> int:

@@ -18,6 +18,7 @@ DEFAULT = "serving_default"
 PREDICT = "predict"
 CERTIFY = "certify"
 CERTIFY_WITH = "certify_with"
+DECIDE = "decide"
 SAMPLE = "sample"
 BOUND = "bound"
 DESCRIBE = "describe"
@@ -118,6 +119,21 @@ SIGNATURES: Mapping[str, Signature] = MappingProxyType(
                 "alpha": _ALPHA,
             },
             _CERTIFIED,
+        ),
+        DECIDE: Signature(
+            {
+                "images": _IMAGES,
+                "radius": Field("float64", (), "L2, in pixel units, >= 0"),
+            },
+            {
+                "certified": Field(
+                    "bool", (), "whether the label stays within the radius"
+                ),
+                "label": Field("int64", (), "class, or -1: not certified"),
+                "counts": Field("int64", (CLASSES,), "votes looked at"),
+                "n": _N,
+                "seed": _SEED,
+            },
         ),
         SAMPLE: Signature(
             {

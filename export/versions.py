@@ -11,32 +11,44 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+# Servers read the names as int64, and pass over what is larger.
+LARGEST = 2**63 - 1
+
 
 def existing(base: str | Path) -> list[int]:
     """Returns the numbers of the versions in a folder, ascending."""
-    place = Path(base)
-    if not place.is_dir():
-        return []
-    names = [entry.name for entry in place.iterdir() if entry.is_dir()]
-    return sorted({int(n) for n in names if n.isascii() and n.isdigit()})
+    return sorted({n for n, entry in _numbered(base) if entry.is_dir()})
 
 
 def folder_of(base: str | Path, number: int) -> Path:
     """Returns the folder of a version that exists: `1`, but `0001` as well."""
-    named = (entry for entry in Path(base).iterdir() if entry.name.isdigit())
-    return next(entry for entry in named if int(entry.name) == number)
+    return next(entry for found, entry in _numbered(base) if found == number)
+
+
+def _numbered(base: str | Path) -> Iterator[tuple[int, Path]]:
+    place = Path(base)
+    for entry in place.iterdir() if place.is_dir() else ():
+        name = entry.name
+        if name.isascii() and name.isdigit() and int(name) <= LARGEST:
+            yield int(name), entry
 
 
 def check_target(base: str | Path, version: int | None) -> Path:
     """Returns the folder of all versions, which need not exist yet.
 
     Raises:
+        ValueError: If the version is larger than servers read.
         FileExistsError: If the version exists.
         NotADirectoryError: If there is a file in its place.
         PermissionError: If it cannot be written to.
     """
     place = Path(base).expanduser()
-    if version is not None and version in existing(place):
+    if version is not None and version > LARGEST:
+        raise ValueError(
+            f"`version` must be <= {LARGEST}, the largest that servers load. "
+            f"Received: version={version}"
+        )
+    if version is not None and version in dict(_numbered(place)):
         raise FileExistsError(
             f"`version` must be new. Received: version={version}, which "
             f"exists in {place}"
@@ -82,7 +94,8 @@ def publish(folder: Path, base: Path, version: int | None) -> Path:
     while True:
         number = version
         if number is None:
-            number = max(existing(base), default=0) + 1
+            # Of files, too: they are no versions, but in the way.
+            number = max(dict(_numbered(base)), default=0) + 1
         target = base / str(number)
         try:
             os.rename(folder, target)

@@ -53,6 +53,7 @@ def requests(sampler: Sampler, settings: Settings) -> list[Request]:
             "n": one_pass,
             "alpha": alpha,
         },
+        signature.DECIDE: {"images": nothing, "radius": np.array([0.0])},
         signature.SAMPLE: {
             "images": image,
             "seed": seed,

@@ -110,11 +110,13 @@ def decision_tables(
     n0 = check_count("n0", n0)
     n_max = check_count("n_max", n_max)
     smallest = n0 + 1
-    while not _largest(sigma, alpha, smallest, runner_up, n0):
+    while not max_decided_radius(sigma, alpha, smallest, runner_up, n0):
         smallest += 1
     check_feasible("n_max", n_max, alpha, smallest)
     check_up_to(
-        "radius", radii[-1], _largest(sigma, alpha, n_max, runner_up, n0)
+        "radius",
+        radii[-1],
+        max_decided_radius(sigma, alpha, n_max, runner_up, n0),
     )
     if runner_up:
         return two_counts(radii, alpha, n_max, n0)
@@ -144,10 +146,10 @@ def decision_settings(
 
 
 @lru_cache(maxsize=256)
-def _largest(
+def max_decided_radius(
     sigma: float, alpha: float, n_max: int, runner_up: bool, n0: int
 ) -> float:
-    """The largest radius that can be certified: if all draws agree."""
+    """The largest radius that a decision can certify: if all draws agree."""
     if not runner_up:
         return bounds.max_radius(n_max - n0, alpha, sigma, runner_up=False)
     looks, levels = shares_of_looks(alpha, n_max - n0)
@@ -163,6 +165,7 @@ def _verdict_at(
     look: tf.Tensor | int,
     one_count: Callable[..., tuple],
     two_count: Callable[..., tuple],
+    radii: tf.Tensor,
 ) -> Callable[..., tuple]:
     """The verdict at one look: a function of (counts, label, accepted)."""
     if tables.levels is None:
@@ -172,7 +175,7 @@ def _verdict_at(
         *state,
         tf.constant(tables.looks)[look],
         tf.constant(tables.levels)[look],
-        tf.constant(tables.radii),
+        radii,
         tf.constant(sigma, tf.float64),
     )
 
@@ -233,6 +236,7 @@ def decision_steps(
     Yields what `draw` of `decide_on_host` is called with, is sent what it
     returns, and returns what `decide_on_host` does.
     """
+    radii = tf.constant(tables.radii)
     active = np.arange(rows)
     label = np.full(rows, ABSTAIN, np.int64)
     accepted = np.zeros(rows, np.int64)
@@ -248,7 +252,9 @@ def decision_steps(
             counts[active] += yield active, tables.selection + done, n - done
         done = n
         drawn[active] = tables.selection + done
-        verdict = _verdict_at(tables, sigma, look, _ONE_COUNT, _TWO_COUNT)
+        verdict = _verdict_at(
+            tables, sigma, look, _ONE_COUNT, _TWO_COUNT, radii
+        )
         found, reached, decided = verdict(
             counts[active], label[active], accepted[active]
         )
@@ -257,12 +263,16 @@ def decision_steps(
         active = active[~decided.numpy()]
         if not len(active):
             break
-    found = _answer(label, accepted, drawn, counts, tables)
+    found = _answer(label, accepted, drawn, counts, radii)
     return {name: value.numpy() for name, value in found.items()}
 
 
 def decide_in_graph(
-    sampler: Sampler, images: tf.Tensor, seeds: tf.Tensor, tables: Tables
+    sampler: Sampler,
+    images: tf.Tensor,
+    seeds: tf.Tensor,
+    tables: Tables,
+    radius: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Decides in one graph of TensorFlow operations.
 
@@ -272,12 +282,25 @@ def decide_in_graph(
         images: float32 [B, H, W, C].
         seeds: int64 [B, 2].
         tables: Become constants of the graph.
+        radius: float64 [B], >= 0: one for each image, in place of those of
+            `tables`, which must be of two counts (the shares of alpha that
+            these hold are good for any radius).
 
     Returns:
         certified bool [B], label int64 [B], radius float64 [B], n int64 [B]
         and counts int64 [B, C].
+
+    Raises:
+        ValueError: If there is a `radius` and the tables are of one count.
     """
+    if radius is not None and tables.levels is None:
+        raise ValueError(
+            "`tables` must be of two counts where images have a `radius` each. "
+            "Received: tables of one count"
+        )
     batch = tf.shape(images)[0]
+    asked = tf.constant(tables.radii)[None]
+    radii = tf.repeat(asked, batch, 0) if radius is None else radius[:, None]
     looks = tf.constant(tables.looks)
     selection = tf.constant(tables.selection, tf.int64)
     zeros = tf.zeros([batch], tf.int64)
@@ -306,7 +329,12 @@ def decide_in_graph(
         at = active[:, None]
         counts = tf.tensor_scatter_nd_add(counts, at, more)
         verdict = _verdict_at(
-            tables, sampler.sigma, look, one_count_verdict, two_count_verdict
+            tables,
+            sampler.sigma,
+            look,
+            one_count_verdict,
+            two_count_verdict,
+            tf.gather(radii, active),
         )
         found, reached, decided = verdict(
             tf.gather(counts, active),
@@ -343,19 +371,22 @@ def decide_in_graph(
         ),
         parallel_iterations=1,
     )
-    return _answer(label, accepted, drawn, counts, tables)
+    return _answer(label, accepted, drawn, counts, radii)
 
 
 def _answer(
-    label: Any, accepted: Any, drawn: Any, counts: Any, tables: Tables
+    label: Any, accepted: Any, drawn: Any, counts: Any, radii: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    certified = tf.convert_to_tensor(accepted) > 0
-    radii = tf.constant(np.append(tables.radii, 0.0))
-    last = tf.where(certified, accepted - 1, len(tables.radii))
+    accepted = tf.convert_to_tensor(accepted)
+    certified = accepted > 0
+    radii = tf.broadcast_to(
+        radii, [tf.size(accepted, tf.int32), tf.shape(radii)[-1]]
+    )
+    last = tf.gather(radii, tf.maximum(accepted - 1, 0), batch_dims=1)
     return {
         "certified": certified,
         "label": tf.where(certified, label, tf.constant(ABSTAIN, tf.int64)),
-        "radius": tf.gather(radii, last),
+        "radius": tf.where(certified, last, tf.zeros_like(last)),
         "n": tf.convert_to_tensor(drawn),
         "counts": tf.convert_to_tensor(counts),
     }

@@ -69,7 +69,7 @@ def two_count_verdict(
         accepted: int64 [B], how many radii are certified already.
         n: int64, the draws behind `counts`.
         alpha: float64, this look's share.
-        radii: float64 [J], increasing.
+        radii: float64 [J] or [B, J], increasing.
         sigma: float64.
 
     Returns:
@@ -77,10 +77,11 @@ def two_count_verdict(
     """
     k = tf.gather(counts, label, batch_dims=1)
     k2 = runner_up_count(counts, label)
-    asked = tf.size(radii, tf.int64)
+    asked = tf.shape(radii, tf.int64)[-1]
+    radii = tf.broadcast_to(radii, [tf.size(k, tf.int64), asked])
 
     def next_radius(accepted: tf.Tensor) -> tf.Tensor:
-        return tf.gather(radii, tf.minimum(accepted, asked - 1))
+        return tf.gather(radii, tf.minimum(accepted, asked - 1), batch_dims=1)
 
     share = bounds.RUNNER_UP_SHARE
     width = -_OPTIMISM * tf.math.ndtri(alpha * [1 - share, share])
@@ -95,9 +96,8 @@ def two_count_verdict(
         ),
         lambda: bounds.TwoCount(none, none, none, none > 0),
     )
-    reached = tf.searchsorted(
-        radii, exact.radius, side="right", out_type=tf.int64
-    )
+    within = tf.gather(radii, rows) <= exact.radius[:, None]
+    reached = tf.reduce_sum(tf.cast(within, tf.int64), -1)
     reached = tf.where(exact.abstain, tf.zeros_like(reached), reached)
     accepted = tf.tensor_scatter_nd_max(accepted, rows[:, None], reached)
     hope = tf.constant(_HOPE, tf.float64)

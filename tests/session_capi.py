@@ -21,8 +21,13 @@ from pathlib import Path
 import numpy as np
 
 # From tensorflow/core/framework/types.proto.
-_FLOAT32, _FLOAT64, _STRING, _INT64 = 1, 2, 7, 9
-_DTYPES = {_FLOAT32: "float32", _FLOAT64: "float64", _INT64: "int64"}
+_FLOAT32, _FLOAT64, _STRING, _INT64, _BOOL = 1, 2, 7, 9, 10
+_DTYPES = {
+    _FLOAT32: "float32",
+    _FLOAT64: "float64",
+    _INT64: "int64",
+    _BOOL: "bool",
+}
 _CODES = {name: code for code, name in _DTYPES.items()}
 _TSTRING_BYTES = 24
 

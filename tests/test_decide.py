@@ -186,6 +186,40 @@ def test_the_graph_decides_as_the_host_does(certifier, runner_up, radius):
         np.testing.assert_array_equal(value, getattr(found, name))
 
 
+def test_the_graph_takes_a_radius_for_each_image(certifier):
+    images = some_images(30)
+    asked = np.random.default_rng(5).choice([0.0, 0.1, 0.3, 5.0], 30)
+    tables = decision_tables(0.0, 0.5, n_max=2_000)
+    seeds = certifier.decide(images, 0.1, n_max=2_000, seed=3).seed
+    found = tf.function(decide_in_graph)(
+        certifier.sampler((4, 4, 1)), images, seeds, tables, asked
+    )
+    for radius in (0.0, 0.1, 0.3):
+        rows = np.flatnonzero(asked == radius)
+        alone = certifier.decide(
+            images[rows], radius, n_max=2_000, seed=seeds[rows]
+        )
+        for name, value in found.items():
+            np.testing.assert_array_equal(
+                value.numpy()[rows], getattr(alone, name)
+            )
+    beyond = asked == 5.0
+    assert not found["certified"].numpy()[beyond].any()
+    assert (found["radius"].numpy()[beyond] == 0).all()
+
+
+def test_a_radius_for_each_image_needs_two_counts(certifier):
+    tables = decision_tables(0.1, 0.5, n_max=2_000, runner_up=False)
+    with pytest.raises(ValueError, match="`tables` must be of two counts"):
+        decide_in_graph(
+            certifier.sampler((4, 4, 1)),
+            some_images(1),
+            np.zeros([1, 2], np.int64),
+            tables,
+            tf.constant([0.1], tf.float64),
+        )
+
+
 def test_the_graph_can_be_exported(certifier, tmp_path):
     images = some_images(3)
     found = certifier.decide(images, 0.1, n_max=1_000, seed=2)

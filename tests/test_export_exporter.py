@@ -13,6 +13,7 @@ from rs_keras import Certifier
 from rs_keras.export import export_certifier
 from rs_keras.export import exporter
 from rs_keras.export import graph
+from rs_keras.export import metadata
 from rs_keras.export import versions
 from rs_keras.export import weights
 from rs_keras.trainers import Gaussian
@@ -169,6 +170,31 @@ def test_versions_count_on(certifier, tmp_path):
     assert not (tmp_path / "3/assets.extra/tf_serving_warmup_requests").exists()
 
 
+def test_what_is_no_version_is_stepped_over(certifier, tmp_path):
+    (tmp_path / "5").write_text("a file, not a version")
+    (tmp_path / "²").mkdir()
+    (tmp_path / str(2**63)).mkdir()
+    version = export(certifier, tmp_path, warmup=False)
+    assert version == tmp_path / "6"
+    assert versions.existing(tmp_path) == [6]
+    assert versions.folder_of(tmp_path, 6) == version
+    with pytest.raises(FileExistsError, match="version=5, which exists"):
+        export(certifier, tmp_path, version=5)
+
+
+def test_numbers_of_numpy_are_numbers(certifier, tmp_path):
+    version = export(
+        certifier,
+        tmp_path,
+        n=np.int64(40),
+        alpha=np.float32(0.125),
+        runner_up=np.bool_(False),
+    )
+    facts = metadata.read(version)
+    found = {name: facts[name] for name in ("n", "alpha", "runner_up")}
+    assert found == {"n": 40, "alpha": 0.125, "runner_up": False}
+
+
 def test_the_hash_is_of_the_weights():
     """Not of the names, which Keras makes up as it goes."""
     found = [
@@ -247,7 +273,11 @@ def with_a_table(images):
         ({"n0": 0}, "`n0` must be a whole number >= 1"),
         ({"max_n": 39}, "`max_n` must be >= `n`.*max_n=39, n=40"),
         ({"max_n": 10**13}, r"`max_n` must be <= 8796093022208"),
+        ({"decide_n": 15}, "`decide_n` must be >= 16 to certify anything"),
+        ({"decide_n": 206}, "`decide_n` must be <= `n0` .*decide_n=206, n0=5"),
+        ({"decide_n": 1.5}, "`decide_n` must be a whole number >= 1"),
         ({"version": 0}, "`version` must be a whole number >= 1"),
+        ({"version": 2**63}, "`version` must be <= 9223372036854775807"),
         ({"seed": "fixed"}, "`seed` must be one of fresh, keyed"),
         ({"seed": "keyed"}, "`seed` must be 'fresh'.*noise='float'"),
         ({"class_names": ["a"]}, "`class_names` must be 2 names"),

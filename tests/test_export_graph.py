@@ -14,11 +14,13 @@ from scipy import stats
 from rs_keras import Certifier
 from rs_keras.export import export_certifier
 from rs_keras.export import signature
+from rs_keras.sequential import checkpoints
 
 SHAPE = (8, 8, 3)
 CLASSES = 4
 SIGMA = 0.5
 N0, N, ALPHA, PREDICT_N, MAX_N = 20, 300, 1e-3, 100, 500
+DECIDE_N = 400
 ROWS = 200
 SEEDS = np.array([[11, -5], [3, 2**62], [-(2**63), 0]])
 PIECES = [(0, 37), (37, 213), (250, 1), (251, 49)]
@@ -82,6 +84,7 @@ def version(certifier, tmp_path_factory):
         alpha=ALPHA,
         predict_n=PREDICT_N,
         max_n=MAX_N,
+        decide_n=DECIDE_N,
         image_bytes=True,
         class_names=["ant", "bee", "cat", "dög"],
     )
@@ -116,6 +119,18 @@ def certify_with_request(n0=50, n=150, alpha=0.01):
         "n": n * rows,
         "alpha": alpha * np.ones(3),
     }
+
+
+# One row each: radii that are decided, and radii that cannot be.
+RADII = [0.0, 0.05, 0.4, 0.9, 0.0, 0.05, 0.4, 0.9]
+NO_RADII = [-1e-9, np.nan, np.inf, 10.0]
+
+
+def decide_request():
+    radius = np.array([*RADII, *NO_RADII])
+    x = images(len(radius) + 1)
+    x[-1, 0, 0, 0] = np.nan
+    return {"images": x, "radius": np.append(radius, 0.0)}
 
 
 def bound_request(rows):
@@ -158,6 +173,11 @@ def requests():
         "certify": ("certify", {"images": x}),
         "certify_with": ("certify_with", certify_with_request()),
         "certify_with mixed": ("certify_with", mixed),
+        "decide": ("decide", decide_request()),
+        "decide no rows": (
+            "decide",
+            {"images": x[:0], "radius": np.zeros(0)},
+        ),
         "whole": ("sample", sample_request(x, SEEDS, 0, 300)),
         "one row": ("sample", one),
         **{
@@ -288,6 +308,55 @@ def test_a_certificate_replays_from_its_seed(served, certifier):
     _same_certificate(found, again)
 
 
+def test_a_decision_replays_from_its_seed(served, certifier):
+    asked, found = decide_request(), served["decide"]
+    for radius in set(RADII):
+        rows = np.flatnonzero(np.equal(RADII, radius))
+        again = certifier.decide(
+            asked["images"][rows],
+            radius,
+            alpha=ALPHA,
+            n_max=DECIDE_N,
+            n0=N0,
+            seed=found["seed"][rows],
+        )
+        for name in ("certified", "label", "counts", "n"):
+            np.testing.assert_array_equal(
+                found[name][rows], getattr(again, name)
+            )
+
+
+def test_a_decision_is_that_of_scipy(served):
+    """Its own shares of alpha, a look, and the bounds at the last one."""
+    asked, found = decide_request(), served["decide"]
+    looks = checkpoints(DECIDE_N - N0)
+    level = np.diff(ALPHA * (np.arange(len(looks) + 1) / len(looks)) ** 2)
+    for row in range(len(RADII)):
+        n = found["n"][row] - N0
+        share = level[looks.index(n)]
+        counts = found["counts"][row]
+        assert counts.sum() == n
+        if not found["certified"][row]:
+            assert found["label"][row] == -1
+            continue
+        k = counts[found["label"][row]]
+        k2 = np.delete(counts, found["label"][row]).max()
+        low = stats.beta.ppf(0.9 * share, k, n - k + 1)
+        high = stats.beta.ppf(1 - 0.1 * share, k2 + 1, n - k2)
+        gap = stats.norm.ppf(low) - stats.norm.ppf(min(high, 1 - low))
+        assert SIGMA / 2 * gap >= asked["radius"][row]
+    assert found["certified"][: len(RADII)].any()
+    assert not found["certified"][: len(RADII)].all()
+
+
+def test_what_cannot_be_decided_draws_nothing(served):
+    found = {k: v[len(RADII) :] for k, v in served["decide"].items()}
+    assert not found["certified"].any()
+    assert (found["label"] == -1).all()
+    assert (found["n"] == 0).all()
+    assert (found["counts"] == 0).all()
+
+
 def test_certify_with_is_certify_in_process(served, certifier):
     again = certifier.certify(images(), n0=50, n=150, alpha=0.01, seed=SEEDS)
     _same_certificate(served["certify_with"], again)
@@ -359,6 +428,7 @@ def test_describe_answers_every_row(served, certifier):
         "alpha": ALPHA,
         "predict_n": PREDICT_N,
         "max_n": MAX_N,
+        "decide_n": DECIDE_N,
         "runner_up": True,
         "num_classes": CLASSES,
         "class_names": ["ant", "bee", "cat", "dög"],
@@ -405,6 +475,8 @@ def test_what_is_no_image_abstains_and_its_neighbour_does_not(name, served):
 def test_no_rows_give_no_rows(served):
     assert served["no rows"]["counts"].shape == (0, CLASSES)
     assert served["no rows"]["seed"].shape == (0, 2)
+    assert served["decide no rows"]["counts"].shape == (0, CLASSES)
+    assert served["decide no rows"]["certified"].shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -427,6 +499,7 @@ def test_wrong_requests_are_invalid_arguments(name, message, served):
 def test_without_a_seed_nothing_repeats(served, elsewhere):
     """Not between rows, requests, signatures or servers."""
     names = ["predict", "predict again", "predict twins", "default", "certify"]
+    names.append("decide")
     seeds = [served[name]["seed"] for name in names] + [elsewhere["seed"]]
     seeds = np.concatenate(seeds)
     assert len({tuple(seed) for seed in seeds}) == len(seeds)

@@ -89,6 +89,7 @@ def test_they_run_and_draw_next_to_nothing(requests, version, tmp_path):
         "certify": 0,
         # One pass: the network runs, too.
         "certify_with": PASS,
+        "decide": 0,
         "sample": PASS,
         "predict_bytes": 0,
         "certify_bytes": 0,

@@ -26,7 +26,11 @@ def slack(alpha, trials):
 @pytest.fixture(autouse=True)
 def forget_tables():
     """Tables made under a mistake must not be kept, nor used."""
-    caches = sequential.one_count, sequential.two_counts, decision._largest
+    caches = (
+        sequential.one_count,
+        sequential.two_counts,
+        decision.max_decided_radius,
+    )
     for cache in caches:
         cache.cache_clear()
     yield
