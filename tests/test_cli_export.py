@@ -32,7 +32,7 @@ def test_a_run_becomes_a_version(run_folder, tmp_path, capsys):
     out = tmp_path / "exports" / "toy"
     command = ["export", str(run_folder), "--out", str(out), "--n", "50"]
     command += ["--max-n", "1000", "--plain", "--class-names", "no,yes"]
-    command += ["--batch-size", "8", "--image-bytes"]
+    command += ["--batch-size", "8", "--image-bytes", "--decide-n", "900"]
     assert main(command) == 0
     assert f"{out / '1'}: sigma 0.75, n0 100, n 50" in capsys.readouterr().out
     facts = metadata.read(out / "1")
@@ -40,6 +40,7 @@ def test_a_run_becomes_a_version(run_folder, tmp_path, capsys):
         "sigma": 0.75,
         "n": 50,
         "max_n": 1000,
+        "decide_n": 900,
         "runner_up": False,
         "class_names": ["no", "yes"],
         "image_bytes": True,

@@ -42,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{meaning} (default: {default})",
         )
     parser.add_argument(
+        "--decide-n",
+        type=int,
+        metavar="N",
+        help="the most draws of `decide` (default: 100000, or --n0 and --max-n "
+        "together where that is less)",
+    )
+    parser.add_argument(
         "--plain",
         action="store_true",
         help="Cohen et al.'s bound on the top class alone",
@@ -109,10 +116,11 @@ def run(args: argparse.Namespace) -> None:
         warmup=not args.no_warmup,
         seed=args.seeds,
         image_shape=args.image_shape,
+        decide_n=args.decide_n,
     )
     print(
-        f"{version}: sigma {certifier.sigma:g}, n0 {args.n0}, n {args.n}, "
-        f"alpha {args.alpha:g}, seeds {args.seeds}. Serve it with: "
+        f"{version}: sigma {certifier.sigma}, n0 {args.n0}, n {args.n}, "
+        f"alpha {args.alpha}, seeds {args.seeds}. Serve it with: "
         f"rs-keras serve {args.out}"
     )
 
