@@ -16,7 +16,6 @@ Example:
 from rs_keras.datasets.loading import arrays
 from rs_keras.datasets.loading import attach
 from rs_keras.datasets.loading import epoch
-from rs_keras.datasets.loading import held_out
 from rs_keras.datasets.loading import load
 from rs_keras.datasets.loading import steps
 from rs_keras.datasets.loading import stream
@@ -24,6 +23,7 @@ from rs_keras.datasets.registry import REGISTRY
 from rs_keras.datasets.registry import DatasetInfo
 from rs_keras.datasets.registry import info
 from rs_keras.datasets.registry import names
+from rs_keras.datasets.validation import held_out
 
 __all__ = [
     "REGISTRY",

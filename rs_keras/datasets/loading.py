@@ -14,7 +14,6 @@ from rs_keras.datasets.registry import info
 from rs_keras.datasets.registry import open_split
 from rs_keras.datasets.sources import Plan
 from rs_keras.datasets.sources import Source
-from rs_keras.datasets.sources import chosen_places
 from rs_keras.datasets.sources import limited
 from rs_keras.datasets.sources import without
 
@@ -227,49 +226,6 @@ def stream(
     epochs = tf.data.Dataset.range(start[0], np.iinfo(np.int64).max)
     data = epochs.flat_map(lambda number: source.batches(plan, number))
     return data.map(_targets(example_id)).prefetch(tf.data.AUTOTUNE)
-
-
-def held_out(
-    name: str,
-    count: int,
-    data_dir: str | Path | None = None,
-    *,
-    split: str = "train",
-) -> tuple[np.ndarray, np.ndarray]:
-    """Some examples, for choosing between trained models.
-
-    At random, but always the same ones, in the split's own order.
-    `stream(..., held_out=count)` has the others.
-
-    Args:
-        name: As in `arrays`.
-        count: How many, >= 1 and <= N.
-        data_dir: As in `load`.
-        split: As in `load`.
-
-    Returns:
-        As `arrays`.
-
-    Raises:
-        ValueError: As in `arrays`, or for a `count` out of range.
-        OSError: As in `load`.
-
-    Example:
-
-    >>> from rs_keras import datasets
-    >>> images, labels = datasets.held_out("fashion_mini", 100)
-    >>> len(images), len(set(labels.tolist()))
-    (100, 10)
-    """
-    check_count("count", count)
-    images, labels = arrays(name, split, data_dir)
-    if count > len(images):
-        raise ValueError(
-            f"`count` must be <= {len(images)}, the number of examples. "
-            f"Received: count={count}"
-        )
-    rows = chosen_places(len(images), count)
-    return images[rows], labels[rows]
 
 
 def steps(
