@@ -19,6 +19,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import rs_keras
+from rs_keras.certificate import ABSTAIN
 from rs_keras.certificate import Certificate
 from rs_keras.checks import check_count
 from rs_keras.classifiers import fingerprint
@@ -99,7 +100,10 @@ def certify_dataset(
 
     def line(found: Certificate) -> _Line:
         drawn = int(found.n[0] + found.selection_counts.sum())
-        chosen = found.selection_counts[0].argmax()
+        # Soft predictions may select another class than the votes.
+        abstains = found.label[0] == ABSTAIN
+        votes = found.selection_counts[0]
+        chosen = votes.argmax() if abstains else found.label[0]
         share = found.counts[0, chosen] / found.n[0]
         own = {} if found.sigma is None else {"sigma": float(found.sigma[0])}
         label, radius = int(found.label[0]), float(found.radius[0])
@@ -282,8 +286,12 @@ def selected(
         shard: See `certify_dataset`.
 
     Raises:
-        ValueError: If the data set yields no such pairs.
+        ValueError: If the data set yields no such pairs, or an argument is out
+            of range.
     """
+    skip = check_count("skip", skip)
+    if max_examples is not None:
+        max_examples = check_count("max_examples", max_examples)
     chosen = islice(enumerate(_examples(dataset)), 0, None, skip)
     number, count = shard or (0, 1)
     own = islice(islice(chosen, max_examples), number, None, count)
@@ -331,7 +339,10 @@ def _seed_of(path: str | os.PathLike[str], seed: int | str | None) -> Any:
     if seed == "keyed":
         return seed
     if seed is not None:
-        return check_count("seed", seed, -(2**63))
+        seed = check_count("seed", seed, -(2**63))
+        # Refuses one that does not fit before there is a log of it.
+        fold_in(seed, 0)
+        return seed
     kept = read_settings(path).get("seed")
     return fresh_seeds(1)[0].tolist() if kept is None else kept
 

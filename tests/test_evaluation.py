@@ -8,11 +8,13 @@ import time
 
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 
 from rs_keras import CertificationLog
 from rs_keras import Certifier
 from rs_keras import certify_dataset
+from rs_keras.evaluation import selected
 from rs_keras.noise import fold_in
 
 N = {"n0": 20, "n": 300, "progress": False}
@@ -141,12 +143,47 @@ def test_other_weights_and_sigma_are_refused(data, tmp_path):
 def test_bad_arguments_come_before_any_file(linear, data, tmp_path):
     certifier = Certifier(linear, sigma=0.5)
     path = tmp_path / "log.tsv"
-    for bad in ({"skip": 0}, {"max_examples": 0}, {"alpha": 2}, {"n": 5}):
+    values = {"skip": 0, "max_examples": 0, "alpha": 2, "n": 5, "seed": 2**63}
+    for name, value in values.items():
+        bad = {name: value}
         with pytest.raises(ValueError, match=f"`{next(iter(bad))}` must"):
             certify_dataset(certifier, dataset_of(data), path, **{**N, **bad})
     assert not path.exists()
     with pytest.raises(ValueError, match="pairs"):
         certify_dataset(certifier, [data[0][0]], path, **N)
+
+
+@pytest.mark.parametrize("bad", [{"skip": 0}, {"max_examples": -1}], ids=str)
+def test_bad_selections(data, bad):
+    with pytest.raises(
+        ValueError, match=f"`{next(iter(bad))}` must be a whole"
+    ):
+        next(selected(dataset_of(data), **bad))
+
+
+def test_the_share_is_that_of_the_certified_class(tmp_path):
+    """Class 0 wins 60 % of the votes, narrowly; class 1 the soft mean.
+
+    softmax(0.1, 0) = (0.525, 0.475) and softmax(0, 10) = (0, 1): the mean of
+    class 1 is 0.6 * 0.475 + 0.4 = 0.685.
+    """
+
+    def model(x):
+        narrow = x[:, 0, 0, 0] < 0.5 + 0.5 * scipy.stats.norm.ppf(0.6)
+        return tf.where(narrow[:, None], [[0.1, 0.0]], [[0.0, 10.0]])
+
+    log = certify_dataset(
+        Certifier(model, sigma=0.5),
+        [(np.full([1, 1, 1], 0.5, np.float32), 1)],
+        tmp_path / "log.tsv",
+        seed=1,
+        n=5_000,
+        bound="hoeffding",
+        runner_up=False,
+        progress=False,
+    )
+    assert log.predict[0] == 1
+    assert log.extra["p_top"][0] == pytest.approx(0.685, abs=0.02)
 
 
 SCRIPT = textwrap.dedent(
