@@ -15,7 +15,15 @@ _CHUNK = 2**22
 
 # An average certified radius depends on these, too; they may be what is
 # compared, so they are said, not refused.
-_NOTED = ("n", "alpha", "bound", "runner_up", "noise")
+_NOTED = (
+    "n",
+    "alpha",
+    "bound",
+    "runner_up",
+    "noise",
+    "tolerance",
+    "max_radius",
+)
 
 
 @dataclass(frozen=True)
@@ -82,8 +90,9 @@ def compare_acr(
         seed: Of the resampling, >= 0.
 
     Raises:
-        ValueError: If the logs differ in sigma, data set, examples or labels
-            (says which), hold no example, or an argument is out of range.
+        ValueError: If the logs differ in sigma, data set, examples, labels or
+            scope (says which), hold no example or only decisions at given
+            radii, or an argument is out of range.
 
     Example:
 
@@ -106,6 +115,7 @@ def compare_acr(
     check_count("resamples", resamples, 100)
     check_count("seed", seed, 0)
     check_comparable([first, second])
+    _check_measured([first, second])
     gains = _scores(second) - _scores(first)
     means = _resampled_means(gains, resamples, seed)
     tail = (1 - confidence) / 2
@@ -126,14 +136,35 @@ def compare_acr(
 def check_comparable(logs: Sequence[CertificationLog]) -> None:
     """Raises ValueError unless all logs are of one sigma and one set of images.
 
-    A log without settings may be of any sigma and data set: then only the
-    numbers and labels of its examples are held against the others.
+    Nor may some be of one sigma for all images (`CertificationLog.scope`) and
+    others of a sigma chosen for each: those are no one classifier's. A log
+    without settings may be of any sigma and data set: then only the numbers
+    and labels of its examples are held against the others.
 
     Args:
         logs: Any number of them.
     """
+    _check_scope(logs)
     _check_setting("sigma", "sigma", logs)
     check_same_examples(logs)
+
+
+def _check_scope(logs: Sequence[CertificationLog]) -> None:
+    if len({log.scope for log in logs}) > 1:
+        found = ", ".join(f"{log.scope} ({log.name})" for log in logs)
+        raise ValueError(
+            "`logs` must be of the same scope to be compared. Received: "
+            f"scope={found}"
+        )
+
+
+def _check_measured(logs: Sequence[CertificationLog]) -> None:
+    for log in logs:
+        if "radii" in log.settings:
+            raise ValueError(
+                "`logs` must hold measured radii to be compared. Received: "
+                f"{log.name}, decided at {log.settings['radii']} only"
+            )
 
 
 def check_same_examples(logs: Sequence[CertificationLog]) -> None:

@@ -141,6 +141,27 @@ def test_what_is_not_comparable(other, message):
         check_comparable([first, other])
 
 
+@pytest.mark.parametrize(
+    "first, second, message",
+    [
+        (
+            log_of("a"),
+            log_of("b", scope="per_input_sigma"),
+            r"same scope .* scope=fixed_sigma \(a\), per_input_sigma \(b\)",
+        ),
+        (
+            log_of("a", radii=[0.5]),
+            log_of("b", radii=[0.5]),
+            r"measured radii .* a, decided at \[0.5\] only",
+        ),
+    ],
+    ids=["scope", "decisions"],
+)
+def test_radii_that_do_not_compare(first, second, message):
+    with pytest.raises(ValueError, match=message):
+        compare_acr(first, second)
+
+
 def test_logs_of_two_sigmas_may_be_of_the_same_examples():
     check_same_examples([log_of("a", sigma=0.5), log_of("b", sigma=0.25)])
 

@@ -109,6 +109,21 @@ def test_logs_are_compared_with_the_first():
     assert "<h3>Against a</h3>" in page and "<td>+0.2500</td>" in page
 
 
+def test_decisions_are_called_what_they_are():
+    logs = [log_of("a", radii=[0.5, 1.0]), log_of("b", radii=[0.5, 1.0])]
+    page = report_page(logs)
+    assert "a, b: radii were decided, not measured" in page
+    assert "Not compared example by example" in page
+
+
+def test_a_sigma_for_each_image_is_said():
+    page = report_page([log_of(scope="per_input_sigma")])
+    assert "about that one sigma, kept for the whole ball" in page
+    assert "No one classifier has this curve" in page
+    with pytest.raises(ValueError, match="the same scope"):
+        report_page([log_of("a"), log_of("b", scope="per_input_sigma")])
+
+
 def test_texts_are_escaped():
     log = log_of(NASTY, bound="clopper_pearson", model=NASTY)
     page = report_page(

@@ -9,7 +9,6 @@ import numpy as np
 
 from rs_keras.certificate import ABSTAIN
 from rs_keras.certificate import Certificate
-from rs_keras.comparison import check_comparable
 from rs_keras.comparison import compare_acr
 from rs_keras.log import CertificationLog
 from rs_keras.report.thumbnails import Thumbnails
@@ -56,8 +55,22 @@ def certified(
     logs: Sequence[CertificationLog], radii: Sequence[float] | None
 ) -> str:
     """The table of `rs_keras.tables`."""
-    header, *rows = certified_cells(logs, radii)
-    return _table(header, rows)
+    header, *rows = certified_cells(logs, radii, per_input_sigma=True)
+    decided = [log.name for log in logs if "radii" in log.settings]
+    chosen = [log.name for log in logs if log.scope == "per_input_sigma"]
+    texts = []
+    if decided:
+        texts.append(
+            f"{', '.join(decided)}: radii were decided, not measured. The "
+            "curve is right at the radii asked for, and the ACR means nothing."
+        )
+    if chosen:
+        texts.append(
+            f"{', '.join(chosen)}: radii at a sigma chosen for each image. No "
+            "one classifier has this curve, or this ACR."
+        )
+    notes = (f'<p class="note">{escape(text)}</p>' for text in texts)
+    return _table(header, rows) + "".join(notes)
 
 
 def _table(
@@ -82,11 +95,10 @@ def comparison(logs: Sequence[CertificationLog]) -> str:
     if len(logs) < 2:
         return ""
     try:
-        check_comparable(logs)
+        found = [compare_acr(logs[0], log) for log in logs[1:]]
     except ValueError as error:
         text = f"Not compared example by example: {error}."
         return f'<p class="note">{escape(text)}</p>'
-    found = [compare_acr(logs[0], log) for log in logs[1:]]
     rows = [
         [
             one.names[1],
@@ -230,7 +242,7 @@ def guarantees(logs: Sequence[CertificationLog]) -> str:
 
 
 def _statement(log: CertificationLog) -> str:
-    known = log.settings
+    known = {**log.settings, "scope": log.scope}
     soft = known.get("bound", "clopper_pearson") != "clopper_pearson"
     needed = (*_NEEDED, *(("beta",) if soft else ()))
     if any(known.get(key) is None for key in needed):
