@@ -257,6 +257,22 @@ def test_catrs_trains_its_teacher(data, tmp_path, capsys):
         labels = archive["soft_label"]
     assert labels.shape == (8, 3)
     np.testing.assert_allclose(labels.sum(1), 1, rtol=1e-6)
+    # The folder holds the labels, too: it says all that a run goes on with.
+    assert main(["train", f"--out={out}", "--resume"]) == 0
+
+
+def test_soft_labels_are_looked_at_from_end_to_end(data, tmp_path, capsys):
+    labels = np.full([80, 3], 1 / 3, np.float32)
+    path = tmp_path / "soft.npz"
+    for bad, message in (
+        (np.ones([80, 1], np.float32), "shape [80, 3]"),
+        (np.r_[labels[1:], labels[:1] * 2], "must sum to 1"),
+    ):
+        np.savez(path, soft_label=bad)
+        out = tmp_path / "run"
+        assert main(catrs(data, out, f"--soft-labels={path}")) == 2
+        assert message in capsys.readouterr().err
+        assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -295,6 +311,20 @@ def test_no_teacher_is_trained_for_nothing(
             "--set must be NAME=VALUE",
         ),
         (["train", "mnist", "--recipe=x.json"], "beside --recipe FILE"),
+        (
+            [
+                *("train", "fashion_mini", "--method=gaussian", "--sigma=1"),
+                "--steps-per-execution=0",
+            ],
+            "`steps-per-execution` must be",
+        ),
+        (
+            [
+                *("train", "fashion_mini", "--method=gaussian", "--sigma=1"),
+                "--snapshot-seconds=-1",
+            ],
+            "`snapshot-seconds` must be",
+        ),
         (["train", "--recipe=no/such.json"], "no/such.json"),
         (
             [
@@ -316,6 +346,8 @@ def test_no_teacher_is_trained_for_nothing(
         "name",
         "assignment",
         "recipe",
+        "steps",
+        "seconds",
         "file",
         "labels",
         "data",

@@ -21,6 +21,7 @@ from rs_keras import cluster
 from rs_keras import datasets
 from rs_keras.checkpoints import RUN_MODEL
 from rs_keras.checks import check_count
+from rs_keras.checks import check_distributions
 from rs_keras.evaluation import selected
 from rs_keras.files import written_whole
 from rs_keras.teacher import digest
@@ -182,7 +183,8 @@ class Passes:
         steps: Batches an epoch.
 
     Raises:
-        ValueError: If there is not one soft label an example.
+        ValueError: If there is not one soft label an example, or one is no
+            distribution over the classes.
     """
 
     def __init__(
@@ -204,6 +206,8 @@ class Passes:
                     f"{examples} training examples. "
                     f"Received: {len(soft_labels)} rows"
                 )
+            classes = datasets.info(recipe.dataset, data_dir).num_classes
+            check_distributions(soft_labels, len(soft_labels), classes)
 
     def _steps(self, batch_size: int) -> int:
         return datasets.steps(

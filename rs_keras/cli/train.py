@@ -208,8 +208,12 @@ def _prepared(
     args: argparse.Namespace, is_chief: bool
 ) -> tuple["Recipe", Path]:
     """Returns what to train, and the chief's folder for it."""
+    from rs_keras.checks import check_count
+    from rs_keras.checks import check_not_negative
     from rs_keras.trainers import runs
 
+    check_count("steps-per-execution", args.steps_per_execution)
+    check_not_negative("snapshot-seconds", args.snapshot_seconds)
     recipe = _recipe(args)
     folder = folder_of(args.out, recipe)
     if is_chief:
@@ -335,6 +339,9 @@ def _soft_labels(
         _refuse(args, ("teacher", "teacher_n"), "--soft-labels FILE")
         return teacher.read_labels(args.soft_labels, recipe.dataset)
     if args.teacher is None:
+        made = sorted(folder.glob("soft_labels_*[0-9].npz"))
+        if args.resume and made:
+            return teacher.read_labels(made[0], recipe.dataset)
         if recipe.trainer.get("confidence_mask"):
             raise ValueError(
                 "--soft-labels or --teacher must be given for "
