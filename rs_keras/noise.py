@@ -13,6 +13,7 @@ References:
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 
@@ -100,6 +101,15 @@ def as_seeds(
         f"[-2**63, 2**63), or such an array of shape [{count}, 2] (one pair a "
         f"row). Received: seed={seed!r}"
     )
+
+
+def addressed_draws(shape: Sequence[int]) -> int:
+    """Returns how many draws of this shape a seed can tell apart.
+
+    A draw takes at most one position for each number in it. Beyond, draws
+    would be those of another use of the seed, or the first ones again.
+    """
+    return int(2**POSITION_BITS // math.prod(shape))
 
 
 def _bits(shape, seed, first, count, dtype, stream):  # type: ignore[no-untyped-def]

@@ -101,6 +101,10 @@ class SmoothedClassifier:
         Returns:
             int64 [B, num_classes].
 
+        Raises:
+            ValueError: For arguments out of range, or more draws than a seed
+                has numbers for.
+
         Example:
 
         >>> import tensorflow as tf
@@ -116,6 +120,12 @@ class SmoothedClassifier:
         n = check_count("n", n)
         first = check_count("first", first, 0)
         images, graphs = self._prepare(images)
+        most = noise_lib.addressed_draws(images.shape[1:])
+        if first + n > most:
+            raise ValueError(
+                f"`first` + `n` must be <= {most} for images of shape "
+                f"{list(images.shape[1:])}. Received: first={first}, n={n}"
+            )
         seeds = self._seeds(seed, images)
         return self._sum(graphs.count, images, seeds, first, n)
 

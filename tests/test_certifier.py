@@ -65,6 +65,16 @@ def test_chunks_add_up(model, images):
     assert whole.sum(1).tolist() == [1000] * len(images)
 
 
+def test_no_draw_comes_twice(model, images):
+    """16 numbers of 2**48: draw 2**62 would be draw 0 again."""
+    certifier = Certifier(model)
+    for first in (2**62, 2**44):
+        with pytest.raises(ValueError, match=r"must be <= 17592186044416 "):
+            certifier.sample(images, n=10, first=first)
+    last = certifier.sample(images, n=10, first=2**44 - 10)
+    assert (last.sum(1) == 10).all()
+
+
 def test_rows_do_not_depend_on_their_neighbours(model, images):
     certifier = Certifier(model, sigma=0.5, batch_size=16)
     seeds = noise.as_seeds(4, len(images))
