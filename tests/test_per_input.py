@@ -207,7 +207,17 @@ def test_from_the_command_line(tmp_path, capsys):
     assert main(["table", str(out)]) == 2
     assert "per_input_sigma" in capsys.readouterr().err
     assert main(["table", str(out), "--per-input-sigma"]) == 0
-    assert "per-input sigma" in capsys.readouterr().out
+    kept = capsys.readouterr()
+    assert "per-input sigma" in kept.out
+    assert "left out" not in kept.err
+    fixed = tmp_path / "fixed.tsv"
+    call[call.index(str(out))] = str(fixed)
+    assert main(call[: call.index("--sigma-mode")]) == 0
+    capsys.readouterr()
+    assert main(["table", str(fixed), str(out)]) == 0
+    both = capsys.readouterr()
+    assert "per-input sigma" not in both.out
+    assert both.err.startswith("left out: log; ")
 
 
 def test_no_retracing_between_sigmas(images):

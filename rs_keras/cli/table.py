@@ -4,6 +4,7 @@ rs-keras table runs/mnist.tsv --radii 0,0.25,0.5 --format markdown
 """
 
 import argparse
+import sys
 
 from rs_keras.cli import logs
 
@@ -24,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="text, markdown or latex (default: %(default)s)",
     )
-
     parser.add_argument(
         "--per-input-sigma",
         action="store_true",
@@ -38,3 +38,10 @@ def run(args: argparse.Namespace) -> None:
     radii = None if args.radii is None else logs.radii_of(args.radii)
     found = logs.read_logs(args)
     print(certified_table(found, radii, args.format, args.per_input_sigma))
+    varying = [log.name for log in found if log.scope == "per_input_sigma"]
+    if varying and not args.per_input_sigma:
+        print(
+            f"left out: {', '.join(varying)}; their sigma varies from image to "
+            "image (--per-input-sigma keeps them)",
+            file=sys.stderr,
+        )
