@@ -55,7 +55,8 @@ def certify_dataset(
 
     The log is one line an example, flushed; beside it, `<path>.json` holds the
     settings. Stopped at any moment, the same call goes on where it was; under
-    other settings it refuses.
+    other settings, or with other weights, it refuses. (A function without
+    `variables` has none to compare: that it is the same is up to you.)
 
     Args:
         certifier: The certifier; or a client of it, which has several examples
