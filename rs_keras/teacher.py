@@ -20,6 +20,7 @@ from rs_keras import datasets
 from rs_keras.certifier import Certifier
 from rs_keras.checks import check_count
 from rs_keras.checks import check_distributions
+from rs_keras.checks import check_images
 from rs_keras.classifiers import fingerprint
 from rs_keras.evaluation import selected
 from rs_keras.files import written_whole
@@ -204,6 +205,7 @@ def _start(dataset: tf.data.Dataset | Iterable) -> np.ndarray:
             "`dataset` must yield at least one example, each time it is "
             "iterated. Received: none"
         )
+    check_images(firsts[0][1])
     if not np.array_equal(firsts[0][1], firsts[1][1]):
         raise ValueError(
             "`dataset` must yield the same order each time, without "
@@ -224,7 +226,13 @@ def _chunks(
     batched = getattr(dataset, "element_spec", [None])[0]
     known = int(size) > 0 and getattr(batched, "shape", [0] * 4)[3:] == []
     total = min(int(size), limit or int(size)) if known else limit
-    examples = itertools.islice(selected(dataset, 1, limit), done, None)
+    examples = selected(dataset, 1, limit)
+    passed = sum(1 for _ in itertools.islice(examples, done))
+    if passed < done:
+        raise ValueError(
+            f"`dataset` must yield the {done} examples that there are votes "
+            f"of already. Received: {passed}"
+        )
     with tqdm(
         total=total, initial=done, unit="image", disable=not progress
     ) as bar:
@@ -277,8 +285,14 @@ class _Votes:
         head, newline, body = self._part.read_bytes().partition(b"\n")
         if not newline:
             return
-        made = json.loads(head)
-        classes = made.pop("classes")
+        try:
+            made = json.loads(head)
+            classes = made.pop("classes")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self._part} is no file of votes; delete it to begin anew: "
+                f"{error!r}"
+            ) from error
         _check_same(self._part, made, self._settings)
         whole = len(body) // (8 * classes)
         rows = np.frombuffer(body, "<i8", whole * classes)

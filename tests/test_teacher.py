@@ -159,6 +159,28 @@ def test_bad_arguments(options, message, linear, data):
         labels_of(linear, data[1], **options)
 
 
+def test_images_out_of_range(linear):
+    bad = np.full([4, 4, 1], np.nan, np.float32)
+    with pytest.raises(ValueError, match="`images` must be finite"):
+        labels_of(linear, [(bad, 0)])
+
+
+@pytest.mark.parametrize("text", [b"{x\nyz", b"[]\nyz", b"{}\nyz"])
+def test_another_file_in_place_of_the_votes(text, linear, data, tmp_path):
+    (tmp_path / "soft.npz.part").write_bytes(text)
+    with pytest.raises(ValueError, match="soft.npz.part is no file of votes"):
+        labels_of(linear, data[1], path=tmp_path / "soft.npz")
+
+
+def test_fewer_examples_than_there_are_votes(linear, data, tmp_path):
+    path = tmp_path / "soft.npz"
+    with pytest.raises(RuntimeError):
+        labels_of(linear, Counting(data[1], breaks=66), n=100, path=path)
+    with pytest.raises(ValueError, match="64 .* 40"):
+        labels_of(linear, data[1][:40], n=100, path=path)
+    assert not path.exists()
+
+
 def test_an_empty_data_set(linear):
     with pytest.raises(ValueError, match="at least one example"):
         labels_of(linear, [])
