@@ -30,7 +30,6 @@ from rs_keras.checks import check_probability
 from rs_keras.checks import check_up_to
 from rs_keras.looks import one_count_verdict
 from rs_keras.looks import two_count_verdict
-from rs_keras.sampling import Sampler
 from rs_keras.sequential import Tables
 from rs_keras.sequential import one_count
 from rs_keras.sequential import shares_of_looks
@@ -268,7 +267,7 @@ def decision_steps(
 
 
 def decide_in_graph(
-    sampler: Sampler,
+    sampler: Any,
     images: tf.Tensor,
     seeds: tf.Tensor,
     tables: Tables,
@@ -277,8 +276,8 @@ def decide_in_graph(
     """Decides in one graph of TensorFlow operations.
 
     Args:
-        sampler: Counts votes (anything with its `count`, `sigma` and
-            `num_classes`).
+        sampler: A `Sampler`, or anything with its `count`, `sigma` and
+            `num_classes`.
         images: float32 [B, H, W, C].
         seeds: int64 [B, 2].
         tables: Become constants of the graph.

@@ -385,7 +385,9 @@ def _check_port(name: str, port: Any) -> None:
 
 
 def _check_number(name: str, value: float, least: int) -> None:
-    if not value >= least:
+    # Locks cannot wait longer than this.
+    if not least <= value <= threading.TIMEOUT_MAX:
         raise ValueError(
-            f"`{name}` must be >= {least}. Received: {name}={value}"
+            f"`{name}` must be >= {least} and <= {threading.TIMEOUT_MAX:.0f}. "
+            f"Received: {name}={value}"
         )

@@ -121,6 +121,7 @@ BAD_CALLS = {
         ["d", "--tls-key", "/no/key", "--tls-cert", "/no/crt"],
         "No such file",
     ),
+    "grace": (["d", "--grace", "-1"], "`grace` must be a finite number >= 0"),
     "port": (["d", "--port", "70000"], "`port` must be between 0 and 65535"),
 }
 

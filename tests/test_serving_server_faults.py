@@ -475,6 +475,14 @@ BAD_ARGUMENTS = {
     "metrics port": ({"metrics_port": -1}, "`metrics_port` must be between"),
     "no name": ({"model_name": ""}, "`model_name` must be a word"),
     "poll": ({"poll_seconds": -1}, "`poll_seconds` must be >= 0"),
+    "poll endless": (
+        {"poll_seconds": float("inf")},
+        "`poll_seconds` must be >= 0 and <= ",
+    ),
+    "poll nan": (
+        {"config_poll_seconds": float("nan")},
+        "`config_poll_seconds` must be >= 0",
+    ),
     "concurrency": ({"max_concurrency": 0}, "`max_concurrency` must be >= 1"),
     "versions": ({"versions": "newest"}, '`versions` must be "latest"'),
     "no versions": ({"versions": []}, '`versions` must be "latest"'),

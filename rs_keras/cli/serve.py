@@ -125,6 +125,10 @@ def run(args: argparse.Namespace) -> int:
     """Runs tensorflow_model_server where there is one, else our own."""
     if (args.export_dir is None) == (args.config is None):
         raise ValueError("Either DIR or --config must be given.")
+    from rs_keras.checks import check_not_negative
+
+    # Otherwise it would come to light when the server is to stop.
+    check_not_negative("grace", args.grace)
     if args.config and (args.versions != "latest" or args.label):
         raise ValueError(
             "`--versions` and `--label` go with DIR; write them into the "
