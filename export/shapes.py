@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from rs_keras.classifiers import network_of
+
 
 def image_shape_of(
     model: Any, given: Sequence[int] | None = None
@@ -48,8 +50,7 @@ def image_shape_of(
 
 
 def _told_by(model: Any) -> tuple[int, int, int] | None:
-    # A trainer is a thin shell around the network that it trains.
-    for candidate in (model, getattr(model, "model", None)):
+    for candidate in (model, network_of(model)):
         shape = getattr(candidate, "input_shape", None)
         if shape is None:
             shape = _in_signature(candidate)

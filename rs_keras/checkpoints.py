@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rs_keras.classifiers import network_of
+
 # What a training run keeps of its model, in its folder.
 RUN_MODEL = "model.keras"
 
@@ -84,16 +86,13 @@ def _load_keras(path: Path) -> keras.Model:
     import rs_keras.trainers  # noqa: F401
 
     try:
-        model = keras.saving.load_model(path, compile=False)
+        return network_of(keras.saving.load_model(path, compile=False))
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise ValueError(
             f"cannot load {path}: {error}. A model with classes of its own "
             "needs them registered (keras.saving.register_keras_serializable) "
             "and imported before; a file cut short must be saved again"
         ) from error
-    # A trainer is a thin shell around the classifier that it trains.
-    inner = getattr(model, "model", model)
-    return inner if isinstance(inner, keras.Model) else model
 
 
 def _load_saved_model(path: Path) -> Any:

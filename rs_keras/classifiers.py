@@ -57,6 +57,15 @@ def _only_output(outputs: Any) -> tf.Tensor:
     return outputs
 
 
+def network_of(model: Any) -> Any:
+    """Returns the network that a trainer trains; any other model as it is.
+
+    A trainer is a thin shell around its network. Another model with a `model`
+    inside may do more than that: it is a classifier of its own.
+    """
+    return model.model if hasattr(model, "losses_of") else model
+
+
 def _computing_in(model: keras.Model, dtype: str) -> keras.Model:
     """Returns a copy of a model whose layers compute in `dtype`."""
     if dtype not in ("bfloat16", "float16"):
@@ -64,8 +73,7 @@ def _computing_in(model: keras.Model, dtype: str) -> keras.Model:
             "`dtype` must be None, 'bfloat16' or 'float16'. "
             f"Received: dtype={dtype!r}"
         )
-    # A trainer is a thin shell around the network that it trains.
-    network = getattr(model, "model", model)
+    network = network_of(model)
 
     def recast(layer: keras.Layer) -> keras.Layer:
         config = layer.get_config()

@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rs_keras import Certifier
 from rs_keras.checkpoints import load_classifier
+from rs_keras.trainers import Gaussian
 
 
 @keras.saving.register_keras_serializable("test_checkpoints")
 class Shell(keras.Model):
-    """As a trainer: a model that holds the classifier as `model`."""
+    """A classifier of its own: one that holds another as `model`."""
 
     def __init__(self, model, **kwargs):
         super().__init__(**kwargs)
@@ -18,7 +20,7 @@ class Shell(keras.Model):
         self.built = True
 
     def call(self, images):
-        return self.model(images)
+        return -self.model(images)
 
     def get_config(self):
         return {
@@ -55,7 +57,7 @@ def _as_run(model, folder):
 
 
 def _as_trainer(model, folder):
-    Shell(model).save(folder / "trainer.keras")
+    Gaussian(model, sigma=0.5).save(folder / "trainer.keras")
     return folder / "trainer.keras"
 
 
@@ -81,12 +83,22 @@ def test_what_was_saved_comes_back(saved, model, tmp_path):
     kernel, bias = model.get_weights()
     want = images.reshape(2, 16) @ kernel + bias
     if isinstance(loaded, keras.Model):
-        assert not isinstance(loaded, Shell)
+        assert not isinstance(loaded, Gaussian)
         logits = loaded(images)
     else:
         logits = loaded.signatures["serving_default"](tf.constant(images))
         logits = logits["logits"]
     np.testing.assert_allclose(logits, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_around_a_model_is_no_trainer(model, tmp_path):
+    """What is inside of it is another classifier."""
+    Shell(model).save(tmp_path / "shell.keras")
+    loaded = load_classifier(tmp_path / "shell.keras")
+    images = np.random.default_rng(0).random((2, 4, 4, 1), np.float32)
+    np.testing.assert_array_equal(loaded(images), -model(images))
+    with pytest.raises(ValueError, match="needs a Sequential or Functional"):
+        Certifier(loaded, sigma=0.5, dtype="bfloat16").sample(images, n=1)
 
 
 def test_nothing_there(tmp_path):
