@@ -164,6 +164,22 @@ def test_builds_what_it_says(method):
     assert trainer.optimizer.momentum == 0.9
 
 
+@pytest.mark.parametrize(
+    "dataset, epochs, drops",
+    [
+        # On MNIST the released teacher was trained as long as CAT-RS.
+        ("mnist", 150, [51, 101]),
+        ("cifar10", 150, [51, 101]),
+        ("imagenet2012", 90, [31, 61]),
+    ],
+)
+@pytest.mark.parametrize("sigma", [0.25, 1.0])
+def test_the_teacher_of_every_sigma(dataset, epochs, drops, sigma):
+    teacher = recipes.get(dataset, "catrs", sigma).teacher
+    assert (teacher["epochs"], teacher["drops"]) == (epochs, drops)
+    assert (teacher["sigma"], teacher["n"]) == (0.25, 10_000)
+
+
 def test_the_rate_drops_one_epoch_late():
     recipe = recipes.get("mnist", "gaussian", 1.0)
     rates = [recipe.learning_rate(epoch) for epoch in range(90)]

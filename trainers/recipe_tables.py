@@ -456,7 +456,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
                 "teacher": _TEACHER_SOURCE,
             },
             other={"drops": (31, 61, 85)},
-            teacher=_TEACHER,
+            # The extra drop is CAT-RS's own.
+            teacher={**_TEACHER, "drops": [31, 61]},
         ),
     },
 }
