@@ -11,6 +11,7 @@ from rs_keras.certificate import Certificate
 from rs_keras.certifier import Certifier
 from rs_keras.checks import check_images
 from rs_keras.checks import check_probability
+from rs_keras.classifiers import fingerprint
 
 
 class Composition:
@@ -32,6 +33,17 @@ class Composition:
                     f"{name}={given[0]!r} of the router, {given[1:]} of the "
                     "experts"
                 )
+
+    @property
+    def model(self) -> "Composition":
+        """What is certified: this, which tells its `fingerprint`."""
+        return self
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of all weights; None if there is a part without."""
+        parts = [fingerprint(c.model) for c in (self.router, *self.experts)]
+        return None if None in parts else "-".join(map(str, parts))
 
     def certify(
         self,
@@ -58,7 +70,7 @@ class Composition:
             ValueError: As `Certifier.certify`; or if the router's classes are
                 not the experts' numbers, or the experts' classes differ.
         """
-        alpha = check_probability("alpha", alpha)
+        settings = self.settings(alpha, **certify_arguments)
         images = check_images(images)
         self._check_classes(images.shape[1:])
         seeds = self.router._seeds(seed, images)
@@ -75,7 +87,18 @@ class Composition:
             parts[tuple(rows.tolist())] = expert.certify(
                 images[rows], seed=derived(seeds[rows], 1), **arguments
             )
-        settings = {
+        return self._joined(images, route, parts, seeds, settings)
+
+    def settings(
+        self, alpha: float = 1e-3, **certify_arguments: Any
+    ) -> dict[str, Any]:
+        """Returns what `certify` would rest on, checked.
+
+        The arguments and errors are those of `certify`.
+        """
+        alpha = check_probability("alpha", alpha)
+        arguments = {**certify_arguments, "alpha": alpha / 2}
+        return {
             **self.router.settings(**arguments),
             "alpha": alpha,
             "sigma": None,
@@ -83,7 +106,6 @@ class Composition:
             "router_sigma": self.router.sigma,
             "expert_sigmas": [expert.sigma for expert in self.experts],
         }
-        return self._joined(images, route, parts, seeds, settings)
 
     def _check_classes(self, shape: tuple[int, ...]) -> None:
         routes = self.router.sampler(shape).num_classes

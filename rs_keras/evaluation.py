@@ -105,7 +105,7 @@ def certify_dataset(
         abstains = found.label[0] == ABSTAIN
         votes = found.selection_counts[0]
         chosen = votes.argmax() if abstains else found.label[0]
-        share = found.counts[0, chosen] / found.n[0]
+        share = found.counts[0, chosen] / max(1, found.counts[0].sum())
         own = {} if found.sigma is None else {"sigma": float(found.sigma[0])}
         label, radius = int(found.label[0]), float(found.radius[0])
         return _Line(label, radius, drawn, share, own)

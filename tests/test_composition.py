@@ -4,7 +4,9 @@ import scipy.stats
 import tensorflow as tf
 
 from rs_keras import Certifier
+from rs_keras import certify_dataset
 from rs_keras import compose
+from rs_keras.noise import fold_in
 
 
 def threshold(level, sharpness=1.0):
@@ -130,3 +132,24 @@ def test_bad_compositions():
         compose(router, [router, five]).certify(grey(0.2), n=100)
     with pytest.raises(ValueError, match="`alpha` must"):
         compose(router, [router] * 2).certify(grey(0.2), alpha=2)
+
+
+def test_data_sets_are_certified_by_compositions(tmp_path):
+    router = Certifier(threshold(0.5), 0.5)
+    experts = [Certifier(threshold(0.2), 0.5), Certifier(threshold(0.8), 0.5)]
+    both = compose(router, experts)
+    images = grey(0.1, 0.4, 0.95)
+    log = certify_dataset(
+        both,
+        list(zip(images, [0, 1, 1], strict=True)),
+        tmp_path / "log.tsv",
+        n=500,
+        seed=1,
+        progress=False,
+    )
+    assert log.scope == "composition"
+    for row, image in enumerate(images):
+        seed = fold_in(1, row)[None]
+        alone = both.certify(image[None], n=500, seed=seed)
+        assert log.predict[row] == alone.label[0]
+    assert ((log.extra["p_top"] > 0.5) & (log.extra["p_top"] <= 1)).all()

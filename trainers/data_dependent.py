@@ -17,6 +17,9 @@ from rs_keras.trainers.draws import SIGMA_STREAM
 _DRAWS_A_STEP = 1 << 24
 _MOST_STEPS = 256
 
+# Where a sigma that was moved too far starts anew.
+_SMALLEST = 1e-3
+
 _WANTED = (
     "`example_id` must be among the targets, {'label': y, 'example_id': i}, "
     "for `sigma=PerExampleSigma(...)`"
@@ -141,6 +144,8 @@ class PerExampleSigma(keras.layers.Layer):
         """
         ids = tf.reshape(tf.cast(targets["example_id"], tf.int64), [-1])
         before = tf.cast(tf.gather(self.values.value, ids), images.dtype)
+        # An example that is in a batch twice adds its change twice.
+        before = tf.maximum(before, _SMALLEST)
         shape, rows = images.shape[1:], tf.shape(images)[0]
 
         def draws(step: tf.Tensor) -> tf.Tensor:
