@@ -25,7 +25,13 @@ def certifier():
 def wire(certifier, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     export_certifier(
-        certifier, folder, n0=20, n=300, predict_n=50, image_shape=(4, 4, 3)
+        certifier,
+        folder,
+        n0=20,
+        n=300,
+        predict_n=50,
+        decide_n=2_000,
+        image_shape=(4, 4, 3),
     )
     with (
         EmbeddedServer(folder, model_name="m", port=0) as server,
@@ -68,6 +74,24 @@ def test_certify_is_replayed_in_process(wire, certifier, images):
     np.testing.assert_allclose(
         response.outputs["radius"].double_val, certificate.radius, rtol=1e-9
     )
+
+
+def test_decide_certifies_what_is_true_alone(wire):
+    """The largest of three channels, with noise on each: what the smoothed
+    classifier answers changes where two are equal, at (1 - 0.25) / sqrt(2).
+    """
+    image = np.zeros([16, 4, 4, 3], np.float32)
+    image[:, 0, 0] = [1.0, 0.25, 0.0]
+    distance = 0.75 / np.sqrt(2)
+    within = np.resize([0.3, 1.001], 16) * distance
+    response = wire.predict(signature="decide", images=image, radius=within)
+    certified = np.array(response.outputs["certified"].bool_val)
+    label = np.array(response.outputs["label"].int64_val)
+    np.testing.assert_array_equal(label, np.where(certified, 0, -1))
+    assert certified[::2].all()
+    # Each of eight may err with probability 0.001.
+    assert certified[1::2].sum() <= 2
+    assert max(response.outputs["n"].int64_val) <= 2_000
 
 
 def test_each_request_draws_its_own_noise(wire, images):
