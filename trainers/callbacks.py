@@ -13,6 +13,7 @@ from rs_keras.certifier import Certifier
 from rs_keras.checks import check_count
 from rs_keras.checks import check_positive
 from rs_keras.checks import check_probability
+from rs_keras.classifiers import network_of
 from rs_keras.evaluation import selected
 from rs_keras.files import written_whole
 from rs_keras.noise import fold_in
@@ -129,7 +130,7 @@ class CertifyCallback(keras.callbacks.Callback):
                 "`sigma` must be given for a model that is no trainer of this "
                 "package. Received: sigma=None"
             )
-        classifier = getattr(model, "model", model)
+        classifier = network_of(model)
         known = self._certifier
         if known is None or known.model is not classifier:
             self._certifier = Certifier(classifier, sigma)
