@@ -92,7 +92,9 @@ def test_the_chief_does_not_wait_for_ever(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "strategy", [None, tf.distribute.OneDeviceStrategy("CPU:0")], ids=str
+    "strategy",
+    [None, tf.distribute.OneDeviceStrategy("CPU:0")],
+    ids=["none", "one device"],
 )
 def test_a_cluster_of_one(strategy):
     assert cluster.member_of(strategy) == (0, 1)
