@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -73,8 +74,9 @@ def summarize(
         The corruptions in the order of `logs`.
 
     Raises:
-        ValueError: If there is no log, a log holds no example, or corruptions
-            have other severities, examples or sigmas than the first.
+        ValueError: If there is no log, a log holds no example, corruptions
+            have other severities, examples or sigmas than the first, or the
+            radii are of a sigma chosen for each image.
 
     Example:
 
@@ -253,27 +255,28 @@ def _severities(
 
 
 def _rows(log: CertificationLog, rows: np.ndarray) -> CertificationLog:
-    return CertificationLog(
-        log.idx[rows],
-        log.label[rows],
-        log.predict[rows],
-        log.radius[rows],
-        log.correct[rows],
-        log.time[rows],
-        log.name,
-        log.settings,
+    return replace(
+        log,
+        idx=log.idx[rows],
+        label=log.label[rows],
+        predict=log.predict[rows],
+        radius=log.radius[rows],
+        correct=log.correct[rows],
+        time=log.time[rows],
+        extra={name: values[rows] for name, values in log.extra.items()},
     )
 
 
 def _check_sigma(logs: Mapping[str, Logs]) -> None:
-    sigmas = {
-        one.name: one.settings["sigma"]
+    # Pairs: logs of several folders may have one name.
+    sigmas = [
+        (one.name, one.settings["sigma"])
         for some in logs.values()
         for one in ([some] if isinstance(some, CertificationLog) else some)
         if one.settings.get("sigma") is not None
-    }
-    if len(set(sigmas.values())) > 1:
-        words = ", ".join(f"{sigma} ({name})" for name, sigma in sigmas.items())
+    ]
+    if len({sigma for _, sigma in sigmas}) > 1:
+        words = ", ".join(f"{sigma} ({name})" for name, sigma in sigmas)
         raise ValueError(
             f"`logs` must be of the same sigma. Received: sigma={words}"
         )

@@ -1,6 +1,7 @@
 """Corruptions: averages by hand, the published table, refusals."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -129,8 +130,25 @@ def test_published_table(shared, method):
             },
             r"sigma=0.25 \(f\), 0.5 \(s\)",
         ),
+        (
+            {"fog": log_of([1], sigma=0.25), "snow": log_of([1], sigma=0.5)},
+            r"sigma=0.25 \(log\), 0.5 \(log\)",
+        ),
+        (
+            {"fog": replace(log_of([1, 1]), extra={"sigma": np.array([1, 2])})},
+            "`per_input_sigma` must be True",
+        ),
     ],
-    ids=["none", "no-logs", "empty", "counts", "examples", "sigma"],
+    ids=[
+        "none",
+        "no-logs",
+        "empty",
+        "counts",
+        "examples",
+        "sigma",
+        "sigma-one-name",
+        "sigma-per-input",
+    ],
 )
 def test_bad_logs(logs, message):
     with pytest.raises(ValueError, match=message):
