@@ -90,9 +90,9 @@ def compare_acr(
         seed: Of the resampling, >= 0.
 
     Raises:
-        ValueError: If the logs differ in sigma, data set, examples, labels or
-            scope (says which), hold no example or only decisions at given
-            radii, or an argument is out of range.
+        ValueError: If the logs differ in sigma, data set, examples, labels,
+            scope or norm (says which), hold no example or only decisions at
+            given radii, or an argument is out of range.
 
     Example:
 
@@ -137,14 +137,16 @@ def check_comparable(logs: Sequence[CertificationLog]) -> None:
     """Raises ValueError unless all logs are of one sigma and one set of images.
 
     Nor may some be of one sigma for all images (`CertificationLog.scope`) and
-    others of a sigma chosen for each: those are no one classifier's. A log
-    without settings may be of any sigma and data set: then only the numbers
-    and labels of its examples are held against the others.
+    others of a sigma chosen for each: those are no one classifier's. Nor may
+    their radii be in different norms. A log without settings may be of any
+    sigma and data set: then only the numbers and labels of its examples are
+    held against the others.
 
     Args:
         logs: Any number of them.
     """
     _check_scope(logs)
+    _check_norm(logs)
     _check_setting("sigma", "sigma", logs)
     check_same_examples(logs)
 
@@ -155,6 +157,20 @@ def _check_scope(logs: Sequence[CertificationLog]) -> None:
         raise ValueError(
             "`logs` must be of the same scope to be compared. Received: "
             f"scope={found}"
+        )
+
+
+def _check_norm(logs: Sequence[CertificationLog]) -> None:
+    # Only logs in another norm than L2 say which (`rs_keras.norms`).
+    norms = [log.settings.get("norm", "l2") for log in logs]
+    if len(set(norms)) > 1:
+        found = ", ".join(
+            f"{norm} ({log.name})"
+            for norm, log in zip(norms, logs, strict=True)
+        )
+        raise ValueError(
+            "`logs` must hold radii in the same norm to be compared. "
+            f"Received: norm={found}"
         )
 
 

@@ -150,12 +150,17 @@ def test_what_is_not_comparable(other, message):
             r"same scope .* scope=fixed_sigma \(a\), per_input_sigma \(b\)",
         ),
         (
+            log_of("a"),
+            log_of("b", norm="linf"),
+            r"same norm .* norm=l2 \(a\), linf \(b\)",
+        ),
+        (
             log_of("a", radii=[0.5]),
             log_of("b", radii=[0.5]),
             r"measured radii .* a, decided at \[0.5\] only",
         ),
     ],
-    ids=["scope", "decisions"],
+    ids=["scope", "norm", "decisions"],
 )
 def test_radii_that_do_not_compare(first, second, message):
     with pytest.raises(ValueError, match=message):
