@@ -14,6 +14,7 @@ import numpy as np
 import scipy.special
 
 from rs_keras import bounds
+from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_positive
 from rs_keras.checks import check_probability
 from rs_keras.log import CertificationLog
@@ -108,8 +109,9 @@ def class_accuracy(log: CertificationLog, radius: float = 0.0) -> dict:
         {label: share of its images}, in increasing order of the share.
 
     Raises:
-        ValueError: If the log is empty.
+        ValueError: If `radius` is out of its range, or the log is empty.
     """
+    check_not_negative("radius", radius)
     _check_some(log)
     reached = log.correct & (log.radius >= radius)
     shares = {

@@ -101,6 +101,7 @@ EMPTY = np.zeros(0)
 REFUSED = {
     "level": (lambda log: log_metrics.accuracy_interval(log, 0, 1.0), "level"),
     "cap": (lambda log: log_metrics.capped_acr(log, 0.0), "max_radius"),
+    "class": (lambda log: log_metrics.class_accuracy(log, -1.0), "radius"),
     "no shares": (log_metrics.top_probabilities, "column p_top"),
     "no n": (log_metrics.mean_samples, "column n"),
 }
