@@ -3,7 +3,9 @@
 With fresh noise, whoever is refused a certificate may ask again, and after
 1 / alpha times has one. With a keyed seed, asking again gains nothing; another
 image gets unrelated noise, and nobody without the key can know it. (Over many
-images, a part alpha of the certificates is still false.)
+images, a part alpha of the certificates is still false. And whoever may choose
+n0 or n chooses which part of the noise is looked at: each choice is a new try,
+so let strangers choose neither.)
 """
 
 import hashlib
@@ -81,8 +83,8 @@ def load_key(key: "Key" = None) -> SeedKey:
 
     Args:
         key: The secret (bytes), the name of a file that holds it, or None for
-            the environment variable RS_KERAS_SEED_KEY. Whitespace at its ends
-            does not count.
+            the environment variable RS_KERAS_SEED_KEY. In these two,
+            whitespace at its ends does not count.
 
     Raises:
         ValueError: If there is none, or it is too short.
