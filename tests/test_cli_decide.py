@@ -135,6 +135,15 @@ def test_a_data_set_is_decided_into_a_log(saved, data, tmp_path, capsys):
     np.testing.assert_array_equal(rows[:, 4], log.extra["n"])
 
 
+def test_a_radius_finer_than_a_log_is_read_as_logged(
+    saved, data, tmp_path, capsys
+):
+    command = ["decide", f"npz:{data[0]}", "--model", saved, "--sigma", "0.5"]
+    command += ["--radius", "0.2345678", "--n-max", "3000", "--seed", "4"]
+    assert main([*command, "--out", str(tmp_path / "log.tsv")]) == 0
+    assert "accuracy 75.0% at 0.234567," in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("bright, code", [(255, 0), (129, 1)])
 def test_one_image(saved, tmp_path, capsys, bright, code):
     pixels = np.zeros([4, 4], np.uint8)
@@ -181,3 +190,11 @@ def test_bad_values_are_one_line(saved, data, capsys, flags, message):
     error = capsys.readouterr().err
     assert error.startswith("rs-keras decide: ") and message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", "half", "0.5,,1"])
+def test_radii_that_are_no_numbers(capsys, text):
+    with pytest.raises(SystemExit):
+        main(["decide", "mnist", "--model", "m", f"--radius={text}"])
+    error = capsys.readouterr().err
+    assert f"as in 0.5,1.0. Received: {text}\n" in error

@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _radii(text: str) -> list[float]:
-    return [float(part) for part in text.split(",")]
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            "must be numbers with commas between, as in 0.5,1.0. "
+            f"Received: {text}"
+        ) from error
 
 
 def run(args: argparse.Namespace) -> int:
@@ -96,6 +102,7 @@ def _log_data_set(
 ) -> None:
     from rs_keras import datasets
     from rs_keras.evaluation import decide_dataset
+    from rs_keras.log_format import rounded_down
 
     data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
     log = decide_dataset(
@@ -108,9 +115,10 @@ def _log_data_set(
         name=f"{args.data}/{args.split}",
         **arguments,
     )
-    radii = sorted(args.radius)
+    # With the decimals that the log has: it is read at its own radii.
+    radii = [float(rounded_down(radius)) for radius in sorted(args.radius)]
     shares = ", ".join(
-        f"{share:.1%} at {radius:g}"
+        f"{share:.1%} at {radius:.12g}"
         for radius, share in zip(
             radii, log.certified_accuracy(radii), strict=True
         )
