@@ -90,8 +90,10 @@ class ClientTLS:
         def content(path: PathLike | None) -> bytes | None:
             return None if path is None else Path(path).read_bytes()
 
+        # gRPC's own choice is a list of its own, not the system's.
+        ca = self.ca or ssl.get_default_verify_paths().cafile
         return grpc.ssl_channel_credentials(
-            content(self.ca), content(self.key), content(self.certificate)
+            content(ca), content(self.key), content(self.certificate)
         )
 
 

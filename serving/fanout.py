@@ -54,7 +54,8 @@ _LEAST_DEADLINE = 5.0
 # A task is repeated elsewhere after this times what it should take there.
 _HEDGE_FACTOR = 2.0
 _LEAST_HEDGE = 0.5
-_HEDGE_LOOKS = 0.1
+# Between two looks, where no answer may come to wake the loop.
+_LOOKS = 0.1
 _REST_BASE = 0.1
 _LONGEST_REST = 5.0
 # A model that is rolled more often than this in one operation is not served.
@@ -137,6 +138,7 @@ class FanOut:
         """Returns False if the version is gone from all servers."""
         while not self._work.finished:
             now = time.monotonic()
+            self._leave_closed()
             self._probe(now)
             self._assign(now)
             if not self._operation.calls and not self._hopeful():
@@ -243,6 +245,13 @@ class FanOut:
         # Others of this operation run on the same cores.
         expected = task.draws / server.rate
         return min(timeout, max(_LEAST_DEADLINE, _DEADLINE_FACTOR * expected))
+
+    def _leave_closed(self) -> None:
+        """Leaves out servers that another operation found to be gone."""
+        for server, turn in self._turns.items():
+            if server.closed:
+                turn.gone = True
+                server.ready = False
 
     def _probe(self, now: float) -> None:
         """Asks servers that are not ready what they serve."""
@@ -356,7 +365,10 @@ class FanOut:
             for server, turn in self._turns.items()
         )
         if idle and len(self._turns) > 1:
-            ends.append(now + _HEDGE_LOOKS)
+            ends.append(now + _LOOKS)
+        if not self._operation.calls:
+            # A connection may be lost, in another thread, at any moment.
+            ends.append(now + _LOOKS)
         return max(0.0, min(ends) - now) if ends else None
 
     def _nobody(self) -> ServingError:

@@ -31,6 +31,7 @@ class Server:
         ready: Whether it is known to serve the model, and to answer.
         asked: Requests sent, so that all get their turn.
         rate: Draws a second of one request; None before the first.
+        closed: Whether nothing can be sent any more.
     """
 
     def __init__(self, endpoint: Endpoint, tls: ClientTLS | None) -> None:
@@ -39,6 +40,7 @@ class Server:
         self.ready = False
         self.asked = 0
         self.rate: float | None = None
+        self.closed = False
         self._channel = channels.open_channel(endpoint, tls)
         prediction = prediction_service_pb2_grpc.PredictionServiceStub(
             self._channel
@@ -61,6 +63,7 @@ class Server:
 
     def close(self) -> None:
         """Ends the connection."""
+        self.closed = True
         self._channel.close()
 
 

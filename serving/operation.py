@@ -379,8 +379,9 @@ class Operation:
             self._deliver(ended)
 
         threading.Thread(target=run, daemon=True).start()
-        while not outcome:
-            yield Wait(None)
+        # Not by `outcome`: the news of it would reach whoever waits next.
+        while (yield Wait(None)) is not ended:
+            pass
         result, error = outcome[0]
         if error is not None:
             raise error

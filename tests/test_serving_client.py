@@ -7,6 +7,7 @@ import asyncio
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -23,6 +24,8 @@ from rs_keras.serving import AsyncCertificationClient
 from rs_keras.serving import CertificationClient
 from rs_keras.serving import ClientTLS
 from rs_keras.serving import ServingError
+from rs_keras.serving import fanout
+from rs_keras.serving import operation
 
 Code = grpc.StatusCode
 SEEDS = np.int64([[3, 1], [-5, 2]])
@@ -395,6 +398,31 @@ def test_a_server_that_comes_back_with_another_model(images):
                         client.sample(images, 1_000, chunk=100)
 
 
+def test_a_connection_lost_when_nothing_is_under_way(monkeypatch, fake, images):
+    """gRPC says so in a thread of its own, between any two lines here."""
+    probe = fanout.FanOut._probe
+    lost = []
+
+    def and_then_lost(self, now):
+        probe(self, now)
+        if not lost:
+            lost.append(True)
+            for server in self._fleet.servers:
+                server.ready = False
+
+    monkeypatch.setattr(fanout.FanOut, "_probe", and_then_lost)
+    found = []
+    with client_of(fake) as client:
+        thread = threading.Thread(
+            target=lambda: found.append(client.sample(images, 100, SEEDS)),
+            daemon=True,
+        )
+        thread.start()
+        thread.join(10)
+    assert lost
+    assert (found[0] == expected(0, 100)).all()
+
+
 # -- versions ------------------------------------------------------------------
 
 NEXT = {"weights_sha256": "1" * 64, "fingerprint": "1" * 32}
@@ -686,8 +714,8 @@ def test_a_closed_client(fake):
         _ = client.model
 
 
-def test_every_machine_of_a_name(monkeypatch, images):
-    """Linux answers on all of 127/8, so one machine can be several."""
+def resolved_as(monkeypatch, machines):
+    """Lets the name "certifiers" resolve to what the list holds."""
     asked = socket.getaddrinfo
 
     def resolved(host, port, *args, **kwargs):
@@ -696,8 +724,12 @@ def test_every_machine_of_a_name(monkeypatch, images):
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         return [(*kind, (number, port)) for number in machines]
 
-    machines = ["127.0.0.2", "127.0.0.3"]
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
+
+
+def test_every_machine_of_a_name(monkeypatch, images):
+    """Linux answers on all of 127/8, so one machine can be several."""
+    resolved_as(monkeypatch, ["127.0.0.2", "127.0.0.3"])
     with Fake(host="127.0.0.2") as one:
         with Fake(host="127.0.0.3", port=one.port) as two:
             address = f"dns:///certifiers:{one.port}"
@@ -705,6 +737,49 @@ def test_every_machine_of_a_name(monkeypatch, images):
                 counts = client.sample(images, 4_000, seed=SEEDS, chunk=100)
     assert (counts == expected(0, 4_000)).all()
     assert one.samples and two.samples
+
+
+def test_a_name_that_resolves_at_once(monkeypatch, images):
+    """So fast that the answer is there before anybody waits for it."""
+
+    class Now:
+        def __init__(self, target, daemon):
+            self.start = target
+
+    resolved_as(monkeypatch, ["127.0.0.2"])
+    monkeypatch.setattr(operation, "threading", SimpleNamespace(Thread=Now))
+    with Fake(host="127.0.0.2") as one:
+        address = f"dns:///certifiers:{one.port}"
+        with CertificationClient(address, "m") as client:
+            for _ in range(3):
+                counts = client.sample(images, 500, SEEDS)
+                for server in client._fleet.servers:
+                    server.ready = False
+    assert (counts == expected(0, 500)).all()
+
+
+def test_a_machine_that_left_its_name_meanwhile(monkeypatch, images):
+    """Another call closes its connection; this one goes on without it."""
+    machines = ["127.0.0.2", "127.0.0.3"]
+    resolved_as(monkeypatch, machines)
+    with Fake(host="127.0.0.2") as one:
+        with Fake(host="127.0.0.3", port=one.port) as two:
+            address = f"dns:///certifiers:{one.port}"
+            with CertificationClient(address, "m") as client:
+                client.sample(images, 100)
+
+                def leave(done, total):
+                    if len(machines) == 2:
+                        two.stop()
+                        # Until this fails, nobody need know that it stopped.
+                        client.sample(images, 1_000, chunk=100)
+                        machines.pop()
+                        client.sample(images, 100)
+
+                counts = client.sample(
+                    images, 2_000, SEEDS, chunk=50, progress=leave
+                )
+    assert (counts == expected(0, 2_000)).all()
 
 
 def test_the_fakes_describe_what_exports_do():
@@ -743,6 +818,14 @@ def test_encrypted(authority, images):
         with client_of(fake, tls=tls) as client:
             counts = client.sample(images, 500, seed=SEEDS)
     assert (counts == expected(0, 500)).all()
+
+
+def test_the_systems_certificates(authority, monkeypatch):
+    """OpenSSL reads them where this says; gRPC has a list of its own."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    with secure(authority) as fake:
+        with client_of(fake, tls=True) as client:
+            assert client.model.version == 1
 
 
 def test_mutual(authority, images):
