@@ -73,6 +73,12 @@ def test_one_radius(fake, picture, capsys):
 BAD = {
     "no file": (["--image", "absent.png"], "absent.png"),
     "no images": (["--npz", "setup.py"], "--npz must be|pickle|load"),
+    "no archive": (["--npz", "{cut}"], "--npz must be"),
+    "no array": (["--npz", "{scalar}"], "--npz must be"),
+    "selection": (
+        ["--npz", "{images}", "--predict", "--n0", "5"],
+        "--n0 must not be given with --predict",
+    ),
     "another name": (["--model-name", "x"], "is `model_name` the name"),
     "n": (["--npz", "{images}", "--n", "3"], "to certify anything"),
     "tls": (["--tls-cert", "setup.py"], "need each other"),
@@ -83,7 +89,13 @@ BAD = {
 def test_bad_calls(fake, tmp_path, capsys, arguments, words):
     archive = tmp_path / "images.npz"
     np.savez(archive, images=np.zeros([2, 4, 4, 1], np.float32))
-    given = [one.format(images=archive) for one in arguments]
+    cut = tmp_path / "cut.npz"
+    cut.write_bytes(archive.read_bytes()[:-10])
+    scalar = tmp_path / "scalar.npz"
+    np.savez(scalar, images=np.float32(0))
+    given = [
+        one.format(images=archive, cut=cut, scalar=scalar) for one in arguments
+    ]
     assert request(fake, *given) == 2
     said = capsys.readouterr().err
     assert said.startswith("rs-keras request: ")

@@ -5,6 +5,8 @@ rs-keras request localhost:8500 --model-name mnist --image digit.png
 
 import argparse
 import json
+import zipfile
+import zlib
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
 
 HELP = "asks servers for the certificate of an image"
 EXAMPLE = "rs-keras request localhost:8500 --model-name mnist --image digit.png"
+
+# What NumPy raises where there is no archive, or one that is cut short.
+_UNREADABLE = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,14 +132,15 @@ def _images(
         read = [certifying.read_image(path, shape) for path in args.image]
         return np.concatenate(read), args.image
     try:
-        with np.load(args.npz) as archive:
+        with open(args.npz, "rb") as file, np.load(file) as archive:
             images = archive["images"]
-    except (KeyError, TypeError, AttributeError) as error:
+        names = [f"{args.npz}[{row}]" for row in range(len(images))]
+    except _UNREADABLE as error:
         raise ValueError(
             "--npz must be a NumPy archive (numpy.savez) with an array "
             f"`images`. Received: {args.npz}"
         ) from error
-    return images, [f"{args.npz}[{row}]" for row in range(len(images))]
+    return images, names
 
 
 def _ask(
@@ -134,6 +148,11 @@ def _ask(
 ) -> Any:
     shared = {"alpha": args.alpha, "seed": args.seed, "chunk": args.chunk}
     if args.predict:
+        if args.n0 is not None:
+            raise ValueError(
+                "--n0 must not be given with --predict, which selects nothing. "
+                f"Received: --n0 {args.n0}"
+            )
         return client.predict(images, n=args.n, **shared)
     if args.radius is not None:
         most = {} if args.n is None else {"n_max": args.n}
