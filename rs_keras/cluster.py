@@ -102,7 +102,7 @@ def _parsed(text: str) -> tuple[Member, dict[str, list[str]]]:
     addresses = [name for job in _JOBS for name in jobs.get(job, [])]
     for address in addresses:
         host, _, port = str(address).rpartition(":")
-        if not (host and port.isdigit()):
+        if not (host and port.isdecimal() and 0 < int(port) < 65536):
             raise ValueError(
                 "`TF_CONFIG` must name each worker as host:port. "
                 f"Received: {address!r}"

@@ -54,12 +54,13 @@ def test_member(monkeypatch, text, wanted):
         (config({"worker": TWO, "ps": ["c:1"]}), "no jobs but .*Received: ps"),
         (config({"worker": ["a"]}), "host:port. Received: 'a'"),
         (config({"worker": ["a:b"]}), "host:port. Received: 'a:b'"),
+        (config({"worker": ["a:65536"]}), "host:port. Received: 'a:65536'"),
         (config({"worker": ["a:1", "a:1"]}), "each worker once"),
         (config({"chief": TWO}, "chief"), "one chief"),
     ],
     ids=[
         *("unset", "no_json", "no_task", "list", "high", "low", "no_chief"),
-        *("servers", "no_port", "bad_port", "twice", "chiefs"),
+        *("servers", "no_port", "bad_port", "high_port", "twice", "chiefs"),
     ],
 )
 def test_tf_config_that_names_no_worker(monkeypatch, text, message):
