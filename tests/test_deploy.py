@@ -104,6 +104,17 @@ def test_the_fleet_is_found_and_kept_up():
     assert 0 < budget < deployment["spec"]["replicas"]
 
 
+def test_every_port_is_closed_to_strangers():
+    """REST takes seeds as gRPC does, and so lets choose a lucky one."""
+    rules = manifest("NetworkPolicy")["spec"]["ingress"]
+    ports = [port["port"] for rule in rules for port in rule["ports"]]
+    assert sorted(ports) == [8500, 8501]
+    for rule in rules:
+        assert rule["from"]
+        for peer in rule["from"]:
+            assert peer["podSelector"]["matchLabels"]
+
+
 def test_threads_are_as_many_as_cores():
     (container,) = manifest("Deployment")["spec"]["template"]["spec"][
         "containers"
