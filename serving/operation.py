@@ -143,7 +143,11 @@ class Operation:
             attempts = attempts or fleet.retries + 1
             return (yield from self._connect(attempts))
         if fleet.grows and not all(server.ready for server in fleet.servers):
-            yield from self._resolve()
+            try:
+                yield from self._resolve()
+            except ServingError as error:
+                # A headless service without a ready pod has no name at all.
+                event(logging.WARNING, "name_unknown", why=str(error))
         return model
 
     def _resolve(self) -> Steps:

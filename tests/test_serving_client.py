@@ -721,6 +721,8 @@ def resolved_as(monkeypatch, machines):
     def resolved(host, port, *args, **kwargs):
         if host != "certifiers":
             return asked(host, port, *args, **kwargs)
+        if not machines:
+            raise socket.gaierror(-2, "Name or service not known")
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         return [(*kind, (number, port)) for number in machines]
 
@@ -756,6 +758,23 @@ def test_a_name_that_resolves_at_once(monkeypatch, images):
                 for server in client._fleet.servers:
                     server.ready = False
     assert (counts == expected(0, 500)).all()
+
+
+def test_a_name_that_is_forgotten_while_servers_answer(monkeypatch, images):
+    machines = ["127.0.0.2"]
+    resolved_as(monkeypatch, machines)
+    with Fake(host="127.0.0.2") as one:
+        address = f"dns:///certifiers:{one.port}"
+        with CertificationClient(address, "m") as client:
+            client.sample(images, 100)
+            machines.clear()
+            for server in client._fleet.servers:
+                server.ready = False
+            counts = client.sample(images, 500, SEEDS)
+            assert (counts == expected(0, 500)).all()
+        with CertificationClient(address, "m") as client:
+            with pytest.raises(ServingError, match="does not resolve"):
+                _ = client.model
 
 
 def test_a_machine_that_left_its_name_meanwhile(monkeypatch, images):
