@@ -64,7 +64,10 @@ class SeedKey:
         Args:
             images: Floats in [0, 1], [B, H, W, C].
         """
-        levels = np.rint(np.asarray(images, np.float64) * 255).astype(np.uint8)
+        # In float32, as noise="grid" rounds them: a pixel halfway between two
+        # 255ths must not have the seed of one image and the votes of another.
+        steps = np.asarray(images, np.float32) * np.float32(255)
+        levels = np.rint(steps).astype(np.uint8)
         shape = repr(levels.shape[1:]).encode()
         digests = [
             hashlib.blake2b(

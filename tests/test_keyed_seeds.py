@@ -4,10 +4,12 @@ import pickle
 import numpy as np
 import pytest
 import scipy.stats
+import tensorflow as tf
 
 from rs_keras import Certifier
 from rs_keras import noise
 from rs_keras import seeds
+from rs_keras.sampling import Sampler
 
 SECRET = b"sixteen bytes or more"
 
@@ -65,6 +67,20 @@ def test_one_ulp_is_no_new_try(images):
     nudged = np.nextafter(on_grid, np.float32(0.5))
     assert (nudged != on_grid).any()
     np.testing.assert_array_equal(key.seeds(on_grid), key.seeds(nudged))
+
+
+def test_halfway_pixels_have_the_seed_of_the_image_that_is_smoothed():
+    # The floats around (k + 1/2) / 255, where rounding is decided by an ulp.
+    middle = ((np.arange(255) + 0.5) / 255).astype(np.float32)
+    ends = [np.nextafter(middle, np.float32(end)) for end in (0, 1)]
+    pixels = np.stack([*ends, middle])
+    images = np.repeat(pixels.reshape(-1, 1, 1, 1), 2, axis=2)
+    # Noise that rounds to none leaves the image that the classifier sees.
+    sampler = Sampler(lambda z: z, 1e-6, 2, (1, 2, 1), 1, "grid")
+    zero, one = tf.zeros([2], tf.int64), tf.constant(1, tf.int64)
+    seen = sampler.noisy(tf.constant(images), zero, zero[0], one).numpy()
+    key = seeds.SeedKey(SECRET)
+    np.testing.assert_array_equal(key.seeds(images), key.seeds(seen))
 
 
 def test_seeds_are_spread_evenly():
