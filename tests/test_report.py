@@ -15,6 +15,7 @@ from report_kit import log_of
 from report_kit import pictures_of
 
 import rs_keras.cli
+from rs_keras import CertificationLog
 from rs_keras import datasets
 from rs_keras.log import LogWriter
 from rs_keras.report import Thumbnails
@@ -162,6 +163,10 @@ def test_same_logs_same_page():
         ([], "at least one log"),
         ([log_of(), log_of()], "different names. Received: 'one' twice"),
         (
+            [CertificationLog([], [], [], [], [], [], name="a")],
+            "^a holds no example$",
+        ),
+        (
             [log_of("a"), log_of("b", sigma=0.25)],
             r"same sigma .* sigma=0.5 \(a\), 0.25 \(b\)",
         ),
@@ -174,7 +179,7 @@ def test_same_logs_same_page():
             "only in a: 3, 5, 8; only in b: 9.*side_by_side",
         ),
     ],
-    ids=["none", "names", "sigma", "data", "examples"],
+    ids=["none", "names", "empty", "sigma", "data", "examples"],
 )
 def test_bad_logs(logs, message):
     with pytest.raises(ValueError, match=message):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 import rs_keras
-from rs_keras.checks import check_count
 from rs_keras.comparison import check_comparable
 from rs_keras.files import written_whole
 from rs_keras.log import CertificationLog
@@ -137,7 +136,8 @@ def _check(logs: Sequence[CertificationLog], side_by_side: bool) -> None:
                 f"`logs` must have different names. Received: {name!r} twice"
             )
     for log in logs:
-        check_count(f"len({log.name})", len(log))
+        if not len(log):
+            raise ValueError(f"{log.name} holds no example")
     if not side_by_side:
         try:
             check_comparable(logs)
