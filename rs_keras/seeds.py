@@ -5,7 +5,8 @@ With fresh noise, whoever is refused a certificate may ask again, and after
 image gets unrelated noise, and nobody without the key can know it. (Over many
 images, a part alpha of the certificates is still false. And whoever may choose
 n0 or n chooses which part of the noise is looked at: each choice is a new try,
-so let strangers choose neither.)
+so let strangers choose neither. With noise="float", images whose pixels lie in
+the same 255ths differ and share their noise; with "grid", they are one image.)
 """
 
 import hashlib
