@@ -25,6 +25,7 @@ from rs_keras.certificate import confidence_of
 from rs_keras.certificate import guarantee
 from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
+from rs_keras.checks import check_flag
 from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_probability
 from rs_keras.checks import check_up_to
@@ -97,9 +98,8 @@ def decision_tables(
 
     The arguments and errors are those of `Certifier.decide`.
     """
-    radii = tuple(
-        sorted({check_not_negative("radius", r) for r in np.ravel(radius)})
-    )
+    asked = np.ravel(radius).tolist()
+    radii = tuple(sorted({check_not_negative("radius", r) for r in asked}))
     if not radii:
         raise ValueError(
             "`radius` must be a number, or several. "
@@ -108,6 +108,7 @@ def decision_tables(
     alpha = check_probability("alpha", alpha)
     n0 = check_count("n0", n0)
     n_max = check_count("n_max", n_max)
+    check_flag("runner_up", runner_up)
     smallest = n0 + 1
     while not max_decided_radius(sigma, alpha, smallest, runner_up, n0):
         smallest += 1

@@ -7,6 +7,7 @@ from rs_keras import bounds
 from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
+from rs_keras.checks import check_flag
 from rs_keras.checks import check_positive
 from rs_keras.checks import check_probability
 from rs_keras.checks import check_up_to
@@ -55,6 +56,7 @@ def certificate_settings(
     check_probability("alpha", alpha)
     check_choice("bound", bound, BOUNDS)
     check_positive("beta", beta)
+    check_flag("runner_up", runner_up)
     soft = bound != "clopper_pearson"
     if soft and runner_up:
         raise ValueError(

@@ -348,6 +348,8 @@ BAD = {
     "n0": ({"n0": 0}, "`n0` must be a whole number"),
     "alpha": ({"alpha": 1.0}, "`alpha` must be in"),
     "seed": ({"seed": "fixed"}, "`seed` must be None"),
+    "runner_up": ({"runner_up": "no"}, "`runner_up` must be True or False"),
+    "flag as radius": ({"radius": True}, "`radius` must be .*radius=True"),
 }
 
 
@@ -428,6 +430,11 @@ def test_max_radius_is_not_passed_and_saves_draws(certifier):
 def test_bad_plans(certifier, images, name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be .*{value}"):
         certifier.certify(images, **{name: value})
+
+
+def test_a_word_is_no_flag(certifier, images):
+    with pytest.raises(ValueError, match="`runner_up` must be True or False"):
+        certifier.certify(images, n=1_000, runner_up="no")
 
 
 def test_max_possible_radius():
