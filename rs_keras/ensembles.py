@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rs_keras.checks import check_positive
 from rs_keras.classifiers import as_logits
 from rs_keras.sampling import Logits
 from rs_keras.sampling import Sampler
@@ -106,7 +107,8 @@ def denoised(
         A function from images to logits, for `Certifier`.
 
     Raises:
-        ValueError: If the denoiser changes the images' shape.
+        ValueError: If `sigma` is not > 0, or the denoiser changes the images'
+            shape.
 
     Example:
 
@@ -124,6 +126,7 @@ def denoised(
     - [Carlini et al., 2023](https://arxiv.org/abs/2206.10550)
     """
     logits = as_logits(model)
+    check_positive("sigma", sigma)
 
     def after_denoising(images: tf.Tensor) -> tf.Tensor:
         clean = denoiser(images, sigma)

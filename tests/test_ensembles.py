@@ -64,6 +64,11 @@ def test_a_denoiser_sees_the_noise_and_its_sigma(images):
         np.testing.assert_array_equal(counts[row], expected)
 
 
+def test_a_denoiser_needs_noise():
+    with pytest.raises(ValueError, match="`sigma` must be .* > 0.*sigma=0"):
+        denoised(network(1), lambda z, sigma: z, 0)
+
+
 def test_a_denoiser_must_keep_the_shape(images):
     joined = denoised(network(1), lambda z, sigma: z[:, :2], 0.5)
     with pytest.raises(ValueError, match="`denoiser` must return images"):
