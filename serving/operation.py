@@ -72,6 +72,22 @@ class Call:
         return self.ended - self.begun
 
 
+class _NotSent:
+    """What a request comes to whose connection was closed before it."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.CANCELLED
+
+    def details(self) -> str:
+        return "the connection was closed"
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        callback(self)
+
+    def cancel(self) -> None:
+        pass
+
+
 Steps = Generator[Wait, Any, Any]
 
 
@@ -98,13 +114,19 @@ class Operation:
     ) -> Call:
         """Sends a request; `deliver` gets the call when it has ended."""
         call = Call(server, tag)
-        self.calls.add(call)
-        call.future = method.future(message, timeout=timeout)
 
         def ended(_: Any) -> None:
             call.ended = time.monotonic()
             self._deliver(call)
 
+        try:
+            call.future = method.future(message, timeout=timeout)
+        except ValueError:
+            # Another operation may close it at any moment.
+            if not server.closed:
+                raise
+            call.future = _NotSent()
+        self.calls.add(call)
         call.future.add_done_callback(ended)
         return call
 

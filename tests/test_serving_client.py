@@ -801,6 +801,22 @@ def test_a_machine_that_left_its_name_meanwhile(monkeypatch, images):
     assert (counts == expected(0, 2_000)).all()
 
 
+def test_a_connection_that_is_closed_before_a_request(
+    monkeypatch, fakes, images
+):
+    probe = fanout.FanOut._probe
+
+    def and_then_close(self, now):
+        probe(self, now)
+        self._fleet.servers[0].close()
+
+    with client_of(*fakes) as client:
+        client.sample(images, 100)
+        monkeypatch.setattr(fanout.FanOut, "_probe", and_then_close)
+        counts = client.sample(images, 500, SEEDS, chunk=50)
+    assert (counts == expected(0, 500)).all()
+
+
 def test_the_fakes_describe_what_exports_do():
     """Else these tests would be about another protocol."""
     from rs_keras.export import metadata
