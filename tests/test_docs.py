@@ -18,10 +18,11 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)")
 CALL = re.compile(r"^    rs-keras ([a-z]+)|`rs-keras ([a-z]+)", re.M)
 
 
-# Keras Tuner 1.4.8 takes a lock by the old name.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:currentThread:DeprecationWarning"
-)
+# Keras Tuner 1.4.8 asks for a thread's name in the old way.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:currentThread:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:getName:DeprecationWarning"),
+]
 
 
 def pages_with_code():

@@ -1,6 +1,7 @@
 """Certifying a data set in shards, and one log of them."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,7 +64,9 @@ def test_files_are_merged_line_by_line(folder, tmp_path, capsys):
     assert main(["merge", *shards, "--out", str(out)]) == 0
     assert "10 examples of 3 shards" in capsys.readouterr().out
     lines = sorted(
-        line for shard in shards for line in open(shard).read().splitlines()[1:]
+        line
+        for shard in shards
+        for line in Path(shard).read_text().splitlines()[1:]
     )
     assert sorted(out.read_text().splitlines()[1:]) == lines
     idx = CertificationLog.read(out).idx
