@@ -46,8 +46,12 @@ def test_search_then_train(tmp_path, capsys):
         (["--set", "etaa"], "--set must be NAME=VALUE"),
         (["--method", "smoothmi"], "Did you mean 'smoothmix'?"),
         (["--validation", "0"], "`validation`"),
+        (
+            ["--method", "stability", "--set", "weight=high"],
+            "`weight` must be a number to be varied. Received: weight='high'",
+        ),
     ],
-    ids=["tuner", "objective", "set", "method", "validation"],
+    ids=["tuner", "objective", "set", "method", "validation", "number"],
 )
 def test_bad_calls(tmp_path, capsys, flags, message):
     folder = tmp_path / "sweep"

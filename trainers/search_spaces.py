@@ -170,7 +170,8 @@ def sample(
         recipe: That the values go into.
 
     Raises:
-        ValueError: If a `Per` names nothing of the space.
+        ValueError: If a `Per` names nothing of the space, or the recipe's
+            value of a `Log` or `Uniform` is no number.
     """
     if callable(space):
         return dict(space(hp))
@@ -198,7 +199,13 @@ def _one(
         values = list(span.values)
         default = known if known in values else values[0]
         return hp.Choice(name, values, default=default)
-    inside = known is not None and span.low <= known <= span.high
+    is_number = isinstance(known, int | float)
+    if known is not None and not is_number:
+        raise ValueError(
+            f"`{name}` must be a number to be varied. "
+            f"Received: {name}={known!r}"
+        )
+    inside = is_number and span.low <= known <= span.high
     return hp.Float(
         name,
         float(span.low),

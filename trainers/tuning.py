@@ -75,7 +75,9 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
         n: Draws that bound the probability of a class, >= 1.
         cap: Of `val_capped_acr`; None for 2 sigma.
         data_dir: As in `rs_keras.datasets.load`.
-        overrides: Other values of the recipe, as in `Recipe.replace`.
+        overrides: Other values of the recipe, as in `Recipe.replace`. What the
+            space holds is varied all the same: for a value that stays, leave
+            it out of `space`.
 
     Raises:
         ValueError: If an argument is out of range, or examples are to be held

@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="another value of every trial's recipe, as in `train`",
+        help="another value of every trial's recipe, as in `train`; what the "
+        "search varies is varied all the same",
     )
     parser.add_argument(
         "--seed",
