@@ -48,9 +48,7 @@ def load_classifier(path: str | Path) -> Any:
     ...     load_classifier(folder).output_shape
     (None, 3)
     """
-    place = Path(path).expanduser()
-    if not place.exists():
-        raise FileNotFoundError(f"no such checkpoint: {path}. Give {_WANTED}")
+    place = _existing(path)
     if place.is_dir():
         if (place / RUN_MODEL).is_file():
             return _load_keras(place / RUN_MODEL)
@@ -69,8 +67,11 @@ def trained_sigma(path: str | Path) -> float | None:
 
     Returns:
         None where there is no trainer, or one whose sigma varies.
+
+    Raises:
+        FileNotFoundError: If there is nothing at `path`.
     """
-    place = Path(path).expanduser()
+    place = _existing(path)
     place = place / RUN_MODEL if place.is_dir() else place
     if place.suffix != ".keras" or not zipfile.is_zipfile(place):
         return None
@@ -79,6 +80,13 @@ def trained_sigma(path: str | Path) -> float | None:
     trainer = str(saved.get("registered_name")).startswith("rs_keras>")
     sigma = saved.get("config", {}).get("sigma") if trainer else None
     return float(sigma) if isinstance(sigma, int | float) else None
+
+
+def _existing(path: str | Path) -> Path:
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise FileNotFoundError(f"no such checkpoint: {path}. Give {_WANTED}")
+    return place
 
 
 def _load_keras(path: Path) -> keras.Model:

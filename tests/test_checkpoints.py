@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from rs_keras import Certifier
 from rs_keras.checkpoints import load_classifier
+from rs_keras.checkpoints import trained_sigma
 from rs_keras.trainers import Gaussian
 
 
@@ -137,3 +138,10 @@ def test_a_saved_model_without_the_signature(tmp_path):
     tf.saved_model.save(module, str(tmp_path), {"other": other})
     with pytest.raises(ValueError, match=r"`serving_default`.*\['other'\]"):
         load_classifier(tmp_path)
+
+
+def test_no_checkpoint_has_no_sigma(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such checkpoint"):
+        trained_sigma(tmp_path / "nothing")
+    (tmp_path / "saved").mkdir()
+    assert trained_sigma(tmp_path / "saved") is None
