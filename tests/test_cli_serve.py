@@ -76,9 +76,12 @@ def test_sigkill_restart_sigterm(export):
             process.send_signal(signal.SIGTERM)
             process.wait(30)
             out, err = process.stdout.read(), process.stderr.read()
+            # What had begun is finished; what came in this very instant is
+            # refused, by gRPC itself if it had no thread yet.
             assert running.code() in (
                 grpc.StatusCode.OK,
                 grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.CANCELLED,
             )
         assert process.returncode == 0
         assert "what runs is finished, what comes is refused" in out
