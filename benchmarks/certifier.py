@@ -47,20 +47,9 @@ def ours(model, image, draws, dtype=None):
 def torch_loop(batch, draws):
     """The loop of the published scripts: tile, add noise, argmax, count."""
     import torch
-    from torch import nn
+    from peers import torch_lenet
 
-    network = nn.Sequential(
-        nn.Conv2d(1, 20, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(20, 50, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(800, 500),
-        nn.ReLU(),
-        nn.Linear(500, 10),
-    ).eval()
+    network = torch_lenet().eval()
     image = torch.rand(1, 28, 28)
 
     @torch.no_grad()

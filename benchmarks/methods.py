@@ -112,21 +112,10 @@ def passes_of(case, copies):
 def torch_smoothmix(case):
     """SmoothMix (plain PyTorch), in the order of the published loop."""
     import torch
-    from torch import nn
+    from peers import torch_lenet
     from torch.nn import functional
 
-    network = nn.Sequential(
-        nn.Conv2d(1, 20, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(20, 50, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(800, 500),
-        nn.ReLU(),
-        nn.Linear(500, 10),
-    )
+    network = torch_lenet()
     optimizer = torch.optim.SGD(
         network.parameters(), 0.01, momentum=0.9, weight_decay=1e-4
     )

@@ -21,8 +21,8 @@ from rs_keras.decision import decision_tables
 from rs_keras.decision import max_decided_radius
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
-from rs_keras.export.settings import addressed_draws
 from rs_keras.export.weights import ConcreteFunction
+from rs_keras.noise import addressed_draws
 from rs_keras.sampling import OFF_GRID
 from rs_keras.sampling import Sampler
 from rs_keras.verdicts import decide_label

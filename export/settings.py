@@ -1,6 +1,5 @@
 """What an export bakes in besides the certifier."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
 from rs_keras.checks import check_probability
-from rs_keras.noise import POSITION_BITS
+from rs_keras.noise import addressed_draws
 
 SEEDS = ("fresh", "keyed")
 
@@ -21,14 +20,6 @@ def default_decide_n(n0: int, max_n: int) -> int:
     """Returns the most draws of a decision where nobody says."""
     most = check_count("n0", n0) + check_count("max_n", max_n)
     return min(_DECIDE_N, most)
-
-
-def addressed_draws(image_shape: Sequence[int]) -> int:
-    """Returns how many draws of such an image a seed can tell apart.
-
-    A draw takes at most one position for each number in it.
-    """
-    return int(2**POSITION_BITS // math.prod(image_shape))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from rs_keras.decision import Decision
 from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
 from rs_keras.log_format import read_settings
-from rs_keras.noise import fold_in
+from rs_keras.noise import example_seed
 from rs_keras.noise import fresh_seeds
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _logged(
     with LogWriter(path, settings, (*EXTRA, *own)) as writer:
         radii = list(writer.previous.radius * writer.previous.correct)
         missing = (
-            ((idx, label), image, _own_seed(seed, idx))
+            ((idx, label), image, example_seed(seed, idx))
             for idx, image, label in selected(
                 given.dataset, skip, max_examples, given.shard
             )
@@ -265,10 +265,6 @@ def _checked(shard: Sequence[int], seed: int | str | None) -> list[int]:
             "the same. Received: seed=None"
         )
     return [number, count]
-
-
-def _own_seed(seed: Any, idx: int) -> Any:
-    return seed if seed == "keyed" else fold_in(seed, idx)[None]
 
 
 def selected(
@@ -342,7 +338,7 @@ def _seed_of(path: str | os.PathLike[str], seed: int | str | None) -> Any:
     if seed is not None:
         seed = check_count("seed", seed, -(2**63))
         # Refuses one that does not fit before there is a log of it.
-        fold_in(seed, 0)
+        example_seed(seed, 0)
         return seed
     kept = read_settings(path).get("seed")
     return fresh_seeds(1)[0].tolist() if kept is None else kept

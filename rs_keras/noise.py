@@ -16,6 +16,7 @@ import hashlib
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -101,6 +102,16 @@ def as_seeds(
         f"[-2**63, 2**63), or such an array of shape [{count}, 2] (one pair a "
         f"row). Received: seed={seed!r}"
     )
+
+
+def example_seed(root: Any, idx: int) -> Any:
+    """Returns the seed of one example of a run, as certifiers take it.
+
+    Args:
+        root: The run's seed; "keyed" leaves it to the image.
+        idx: Place of the example in its data set.
+    """
+    return root if root == "keyed" else fold_in(root, idx)[None]
 
 
 def addressed_draws(shape: Sequence[int]) -> int:

@@ -67,13 +67,6 @@ def root_of(seed: int | str | None) -> Any:
     return fresh_seeds(1)[0].tolist() if seed is None else seed
 
 
-def seed_of(root: Any, idx: int) -> Any:
-    """The seed of one example of a run."""
-    from rs_keras.noise import fold_in
-
-    return root if root == "keyed" else fold_in(root, idx)[None]
-
-
 def add_certifier_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of the certifier itself."""
     parser.add_argument(

@@ -80,6 +80,8 @@ def _one_image(
 def _print_data_set(
     args: argparse.Namespace, certifier: Any, arguments: dict[str, Any]
 ) -> None:
+    from rs_keras.noise import example_seed
+
     root = certifying.root_of(args.seed)
     radii = ",".join(map(str, args.radius))
     print(
@@ -88,7 +90,7 @@ def _print_data_set(
     )
     print("idx\tlabel\tpredict\tradius\tn")
     for idx, image, label in certifying.examples_of(args, certifier):
-        seed = certifying.seed_of(root, idx)
+        seed = example_seed(root, idx)
         found = certifier.decide(image, seed=seed, **arguments)
         print(
             f"{idx}\t{label}\t{found.label[0]}\t{float(found.radius[0])}"

@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from rs_keras.noise import example_seed
+
     certifier = certifying.certifier_of(args)
     examples = certifying.examples_of(args, certifier)
     root = certifying.root_of(args.seed)
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
             image,
             n=args.n,
             alpha=args.alpha,
-            seed=certifying.seed_of(root, idx),
+            seed=example_seed(root, idx),
         )
         print(
             f"{idx}\t{label}\t{found.label[0]}\t{found.p_value[0]:.3g}",
