@@ -65,10 +65,16 @@ setup(
             "check-jsonschema>=0.29,<1",
             "cryptography>=42",
             "hypothesis>=6.100",
+            # Runs the notebooks.
+            "ipykernel>=6.29",
             "jsonschema>=4.23,<5",
             "kubernetes-validate>=1.31,<2",
+            "mkdocs-material>=9.5,<10",
+            "mkdocstrings-python>=1.12,<3",
             "mpmath>=1.3",
             "mypy>=1.13",
+            "nbclient>=0.10",
+            "nbformat>=5.10",
             # Drives the Chromium that is installed; downloads none itself.
             "playwright>=1.40",
             "psutil>=5.9",
