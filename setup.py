@@ -27,7 +27,7 @@ setup(
     packages=list(ROOMS),
     package_dir=ROOMS,
     package_data={
-        "rs_keras": ["py.typed", "data/*"],
+        "rs_keras": ["py.typed", "data/*", "data/pretrained/*"],
         "rs_keras.report": ["*.html", "*.css", "*.js"],
         "rs_keras.serving": ["deploy/*", "deploy/*/*"],
     },

@@ -8,14 +8,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rs_keras.checks import check_choice
 from rs_keras.classifiers import network_of
+from rs_keras.models.pretrained import PRETRAINED
+from rs_keras.models.pretrained import Pretrained
 
 # What a training run keeps of its model, in its folder.
 RUN_MODEL = "model.keras"
 
+# What stands before the name of a model that comes with the package.
+_BUNDLED = "pretrained:"
+
 _WANTED = (
     "a `.keras` file (a classifier, or a trainer of this package), a run's "
-    f"folder that holds `{RUN_MODEL}`, or a SavedModel folder"
+    f"folder that holds `{RUN_MODEL}`, a SavedModel folder, or "
+    f"`{_BUNDLED}NAME` for a model that comes with the package"
 )
 
 
@@ -25,7 +32,8 @@ def load_classifier(path: str | Path) -> Any:
     Args:
         path: A `.keras` file (a classifier, or a trainer of this package,
             whose classifier is returned), a run's folder that holds
-            `model.keras`, or a SavedModel folder.
+            `model.keras`, a SavedModel folder, or `pretrained:NAME` for one of
+            `rs_keras.models.PRETRAINED`.
 
     Returns:
         A Keras model, or a loaded SavedModel with a `serving_default`
@@ -48,7 +56,8 @@ def load_classifier(path: str | Path) -> Any:
     ...     load_classifier(folder).output_shape
     (None, 3)
     """
-    place = _existing(path)
+    known = _bundled(path)
+    place = known.weights if known else _existing(path)
     if place.is_dir():
         if (place / RUN_MODEL).is_file():
             return _load_keras(place / RUN_MODEL)
@@ -71,6 +80,9 @@ def trained_sigma(path: str | Path) -> float | None:
     Raises:
         FileNotFoundError: If there is nothing at `path`.
     """
+    known = _bundled(path)
+    if known:
+        return known.sigma
     place = _existing(path)
     place = place / RUN_MODEL if place.is_dir() else place
     if place.suffix != ".keras" or not zipfile.is_zipfile(place):
@@ -80,6 +92,14 @@ def trained_sigma(path: str | Path) -> float | None:
     trainer = str(saved.get("registered_name")).startswith("rs_keras>")
     sigma = saved.get("config", {}).get("sigma") if trainer else None
     return float(sigma) if isinstance(sigma, int | float) else None
+
+
+def _bundled(path: str | Path) -> Pretrained | None:
+    """The model of the package that `path` names, if it names one."""
+    if not str(path).startswith(_BUNDLED):
+        return None
+    name = str(path).removeprefix(_BUNDLED)
+    return PRETRAINED[check_choice("name", name, PRETRAINED)]
 
 
 def _existing(path: str | Path) -> Path:

@@ -5,10 +5,14 @@ import pytest
 from rs_keras import CertificationLog
 from rs_keras import Certifier
 from rs_keras import datasets
+from rs_keras.classifiers import fingerprint
 from rs_keras.cli import main
+from rs_keras.models import Pretrained
 from rs_keras.noise import fold_in
+from rs_keras.trainers import model_cards
 from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction
+from rs_keras.trainers import reproduction_table
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +83,14 @@ def test_the_table_is_made_from_the_files(tiny, tmp_path):
     short = reproduction.scheduled(recipe, "short")
     assert short.epochs == 9
     short.save(folder / "recipe.json")
-    (row,) = reproduction.rows_of(tmp_path, 1.0)
+    (row,) = reproduction_table.rows_of(tmp_path, 1.0)
     assert row["acr"] == logs["plain"].acr()
     assert (row["published"], row["epochs"], row["of"]) == (1.620, 9, 90)
     assert (row["examples"], row["n"]) == (3, 300)
-    line = reproduction.table([row]).splitlines()[2]
+    line = reproduction_table.table([row]).splitlines()[2]
     acr = logs["plain"].acr()
-    assert f"| {acr:.3f} | 1.620 | {acr - 1.62:+.3f} |" in line
-    text = reproduction.report(tmp_path)
+    assert f"| {acr:.3f} | 1.620 | - | - |" in line
+    text = reproduction_table.report(tmp_path)
     assert "## sigma = 1.00" in text and "## sigma = 0.25" not in text
 
 
@@ -101,3 +105,53 @@ def test_the_table_is_made_from_the_files(tiny, tmp_path):
 def test_wrong_calls(words, message, capsys):
     assert main(["reproduce", "mnist", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_run_is_trained_when_its_last_epoch_is_written(tmp_path):
+    recipe = recipes.get("mnist", "gaussian", 1.0).shortened(2)
+    assert not reproduction.is_trained(tmp_path, recipe)
+    recipe.save(tmp_path / "recipe.json")
+    (tmp_path / "model.keras").touch()
+    (tmp_path / "history.csv").write_text("epoch,loss\n0,2.0\n")
+    assert not reproduction.is_trained(tmp_path, recipe)
+    (tmp_path / "history.csv").write_text("epoch,loss\n0,2.0\n1,1.0\n")
+    assert reproduction.is_trained(tmp_path, recipe)
+    other = recipes.get("mnist", "gaussian", 1.0).shortened(3)
+    assert not reproduction.is_trained(tmp_path, other)
+
+
+def test_the_authors_log_is_compared_on_the_same_images(tiny, tmp_path):
+    folder = reproduction.folder_of(tmp_path, 1.0, "smoothmix")
+    logs = reproduction.certify(tiny[0], 1.0, folder, "short", progress=False)
+    ours = logs["plain"].radius * logs["plain"].correct
+    lines = ["idx\tlabel\tpredict\tradius\tcorrect\ttime"]
+    # idx, radius and whether it is right; 5 and 30 are not among ours.
+    theirs = {0: 0.5, 5: 9.0, 10: 0.25, 20: 0.0, 30: 9.0}
+    for idx, radius in theirs.items():
+        label = idx // 10
+        right = int(radius > 0)
+        lines.append(f"{idx}\t{label}\t{label}\t{radius}\t{right}\t0:00:01")
+    name = "mnist_smoothmix_eta5_sigma1.0.tsv"
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    found = reproduction_table.compare(tmp_path, 1.0, "smoothmix", tmp_path)
+    assert found.examples == 3
+    assert found.difference == pytest.approx(ours.mean() - 0.25, abs=1e-12)
+    recipes.get("mnist", "smoothmix", 1.0).save(folder / "recipe.json")
+    (row,) = reproduction_table.rows_of(tmp_path, 1.0)
+    assert f"| 0.250 | {found.difference:+.3f} [" in (
+        reproduction_table.table([row])
+    )
+    nothing = reproduction_table.compare(tmp_path, 1.0, "macer", tmp_path)
+    assert nothing is None
+
+
+def test_a_card_tells_what_the_logs_hold(tiny, tmp_path):
+    known = Pretrained("mnist", "gaussian", 1.0)
+    logs = reproduction.certify(tiny[0], 1.0, tmp_path, "short", progress=False)
+    recipes.get("mnist", "gaussian", 1.0).save(tmp_path / "recipe.json")
+    text = model_cards.card(known, tmp_path, fingerprint(tiny[0]))
+    assert text.startswith("# mnist-gaussian-1.00\n")
+    assert f"| plain     | {logs['plain'].acr():.3f} |" in text
+    assert "90 epochs of batch 256" in text and "n = 300" in text
+    with pytest.raises(ValueError, match="of the weights feed. Received: "):
+        model_cards.card(known, tmp_path, "feed")

@@ -4,11 +4,12 @@ One folder a method:
 
 recipe.json, history.csv       what was trained, and how it went
 plain.tsv, runner_up.tsv       both bounds, from the same counts
+against_authors.json           the paired difference to the authors' own log
 """
 
 import time
 from collections.abc import Iterator
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,56 +19,19 @@ from tqdm import tqdm
 import rs_keras
 from rs_keras import datasets
 from rs_keras.certifier import Certifier
+from rs_keras.checkpoints import RUN_MODEL
 from rs_keras.checks import check_choice
 from rs_keras.checks import check_positive
 from rs_keras.classifiers import fingerprint
 from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
 from rs_keras.noise import fold_in
+from rs_keras.trainers import recipes
+from rs_keras.trainers import runs
 from rs_keras.trainers.recipes import Recipe
 from rs_keras.verdicts import vote_certificate
 
-# ACR over the whole test set: SmoothMix, tables 2 and 7; CAT-RS: the authors'
-# log. By sigma and recipe.
-PUBLISHED: dict[float, dict[str, float]] = {
-    0.25: {
-        "gaussian": 0.911,
-        "stability": 0.915,
-        "smoothadv": 0.932,
-        "macer": 0.920,
-        "consistency": 0.928,
-        "smoothmix_eta1": 0.931,
-        "smoothmix_onestep_eta1": 0.933,
-        "smoothmix": 0.932,
-        "smoothmix_onestep": 0.933,
-    },
-    0.5: {
-        "gaussian": 1.553,
-        "stability": 1.570,
-        "smoothadv": 1.687,
-        "macer": 1.594,
-        "consistency": 1.657,
-        "smoothmix_eta1": 1.678,
-        "smoothmix_onestep_eta1": 1.694,
-        "smoothmix": 1.694,
-        "smoothmix_onestep": 1.685,
-    },
-    1.0: {
-        "gaussian": 1.620,
-        "stability": 1.634,
-        "smoothadv": 1.779,
-        "macer": 1.598,
-        "consistency": 1.740,
-        "smoothmix_T1": 1.785,
-        "smoothmix_eta1": 1.788,
-        "smoothmix_onestep_eta1": 1.816,
-        "smoothmix": 1.820,
-        "smoothmix_onestep": 1.823,
-        "catrs": 1.831,
-    },
-}
-
-# The issue's order: what takes least comes first.
+# What takes least comes first.
 METHODS = (
     "gaussian",
     "smoothmix_T1",
@@ -105,6 +69,28 @@ def scheduled(recipe: Recipe, budget: str) -> Recipe:
     if share == 1.0:
         return recipe
     return recipe.shortened(max(1, round(share * recipe.epochs)))
+
+
+def is_trained(folder: str | Path, recipe: Recipe) -> bool:
+    """Tells whether a folder holds a run of a recipe that came to its end.
+
+    Such a run needs no data and no snapshot any more to be certified.
+
+    Args:
+        folder: Of the run.
+        recipe: What should have been trained; its teacher and the sources of
+            its numbers are not compared.
+    """
+    place = Path(folder)
+    needed = (runs.RECIPE, runs.HISTORY, RUN_MODEL)
+    if not all((place / name).is_file() for name in needed):
+        return False
+    found = recipes.load(place / runs.RECIPE)
+    blank: dict[str, Any] = {"teacher": {}, "sources": {}}
+    same = replace(found, **blank) == replace(recipe, **blank)
+    # One line an epoch, and the header.
+    lines = len((place / runs.HISTORY).read_text().splitlines())
+    return same and lines == recipe.epochs + 1
 
 
 def test_images(
@@ -208,94 +194,3 @@ def _certify_one(
             float(radius[0]),
             time.perf_counter() - begun,
         )
-
-
-def rows_of(root: str | Path, sigma: float) -> list[dict[str, Any]]:
-    """Returns what the results folder holds for a sigma, a dict a method.
-
-    Args:
-        root: The results folder.
-        sigma: Of the noise.
-
-    Returns:
-        Dicts with method, epochs, of (the recipe's epochs), examples, n, acr
-        (plain), runner_up (its ACR), published (or None), in the order of
-        `PUBLISHED`.
-    """
-    from rs_keras.trainers import recipes
-    from rs_keras.trainers import runs
-
-    rows = []
-    for method in _known(sigma):
-        folder = folder_of(root, sigma, method)
-        if not (folder / "plain.tsv").is_file():
-            continue
-        logs = {
-            form: CertificationLog.read(folder / f"{form}.tsv", recover=True)
-            for form in FORMS
-        }
-        if not len(logs["plain"]):
-            continue
-        recipe = recipes.load(folder / runs.RECIPE)
-        rows.append(
-            {
-                "method": method,
-                "epochs": recipe.epochs,
-                "of": recipes.get("mnist", method, sigma).epochs,
-                "examples": len(logs["plain"]),
-                "n": logs["plain"].settings["n"],
-                "acr": logs["plain"].acr(),
-                "runner_up": logs["runner_up"].acr(),
-                "published": PUBLISHED.get(sigma, {}).get(method),
-            }
-        )
-    return rows
-
-
-def _known(sigma: float) -> Sequence[str]:
-    """All methods, those of the table first."""
-    table = PUBLISHED.get(sigma, {})
-    return [*table, *(method for method in METHODS if method not in table)]
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Lays the rows of `rows_of` out as Markdown."""
-    lines = [
-        "| method | epochs | test images | n | ACR | published | difference | "
-        "ACR, runner-up bound |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        published = row["published"]
-        told = "-" if published is None else f"{published:.3f}"
-        gap = "-" if published is None else f"{row['acr'] - published:+.3f}"
-        cells = [
-            row["method"],
-            f"{row['epochs']} of {row['of']}",
-            f"{row['examples']:,}",
-            f"{row['n']:,}",
-            f"{row['acr']:.3f}",
-            told,
-            gap,
-            f"{row['runner_up']:.3f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def report(root: str | Path) -> str:
-    """Returns `results/README.md`, made from the files beside it."""
-    parts = [
-        "# Results on MNIST",
-        "Made by `rs-keras reproduce mnist --sigma SIGMA`, which prints each "
-        "table. Every 10th test image in the original order, n0 = 100, "
-        "alpha = 0.001, LeNet. The published values are over the whole test "
-        "set; those of this package's runs are not chosen among several seeds. "
-        "`plain` is the papers' bound, `runner_up` bounds the second class, "
-        "too; both come from the same counts.",
-    ]
-    for sigma in PUBLISHED:
-        rows = rows_of(root, sigma)
-        if rows:
-            parts += [f"## sigma = {sigma:.2f}", table(rows)]
-    return "\n\n".join(parts) + "\n"

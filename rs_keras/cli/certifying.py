@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--model",
         metavar="CHECKPOINT",
-        help="a .keras file, the folder of a training run, or a SavedModel",
+        help="a .keras file, the folder of a training run, a SavedModel, or "
+        "pretrained:NAME (rs_keras.models.PRETRAINED)",
     )
     source.add_argument(
         "--servers",

@@ -1,6 +1,9 @@
 """Networks of the papers: images in [0, 1] to logits, normalised inside."""
 
 from rs_keras.models.lenet import lenet
+from rs_keras.models.pretrained import PRETRAINED
+from rs_keras.models.pretrained import Pretrained
+from rs_keras.models.pretrained import pretrained
 from rs_keras.models.registry import for_dataset
 from rs_keras.models.registry import get
 from rs_keras.models.registry import names
@@ -9,11 +12,14 @@ from rs_keras.models.resnet import resnet18
 from rs_keras.models.resnet import resnet50
 
 __all__ = [
+    "PRETRAINED",
+    "Pretrained",
     "cifar_resnet",
     "for_dataset",
     "get",
     "lenet",
     "names",
+    "pretrained",
     "resnet18",
     "resnet50",
 ]

@@ -1,0 +1,140 @@
+"""Bundling a trained classifier with the package: weights and model card.
+
+Example, from a checkout that holds the run's `model.keras`:
+
+    from rs_keras.trainers.model_cards import publish
+    publish("results", "mnist-gaussian-1.00")
+"""
+
+from pathlib import Path
+
+from rs_keras import CertificationLog
+from rs_keras.checkpoints import load_classifier
+from rs_keras.checks import check_choice
+from rs_keras.classifiers import fingerprint
+from rs_keras.files import written_whole
+from rs_keras.models import PRETRAINED
+from rs_keras.models import Pretrained
+from rs_keras.tables import certified_table
+from rs_keras.trainers import recipes
+from rs_keras.trainers import reproduction
+from rs_keras.trainers import runs
+from rs_keras.trainers.recipes import Recipe
+
+_LIMITS = """\
+It knows handwritten digits as MNIST has them: white on black, centred, 28x28.
+What it says of any other image means nothing, however large the radius: a
+certificate is about the stability of the answer, not about its truth. The
+certificate is about the smoothed classifier (noise of this sigma, majority
+vote), in L2, on images in [0, 1]; the network alone promises nothing. Trained
+once, with seed 0, on two CPU cores; no other seed was looked at. MNIST is a
+benchmark, not an application: do not read cheques with it."""
+
+
+def publish(root: str | Path, name: str) -> Pretrained:
+    """Writes the weights and the card of a bundled model.
+
+    Args:
+        root: The results folder, with the run's `model.keras` in it.
+        name: One of `rs_keras.models.PRETRAINED`.
+
+    Returns:
+        The entry, which tells where both files are.
+
+    Raises:
+        ValueError: For an unknown name, or if the logs were made with another
+            model.
+        OSError: If something is missing, or cannot be written.
+    """
+    known = PRETRAINED[check_choice("name", name, PRETRAINED)]
+    folder = reproduction.folder_of(root, known.sigma, known.method)
+    model = load_classifier(folder)
+    text = card(known, folder, fingerprint(model))
+    with written_whole(known.weights) as part:
+        model.save(part)
+    with written_whole(known.card) as part:
+        part.write_text(text)
+    return known
+
+
+def card(known: Pretrained, folder: str | Path, weights: str | None) -> str:
+    """Returns a model card: data, recipe, certified table, limits.
+
+    Args:
+        known: The model.
+        folder: The folder of its results.
+        weights: The fingerprint of its weights; the logs must have the same.
+
+    Returns:
+        Markdown.
+
+    Raises:
+        ValueError: If the logs were made with another model.
+        OSError: If a log or the recipe is missing.
+    """
+    place = Path(folder)
+    recipe = recipes.load(place / runs.RECIPE)
+    logs = [_log(place, form, weights) for form in reproduction.FORMS]
+    return "\n\n".join(
+        [
+            f"# {known.name}",
+            f"`rs_keras.models.pretrained({known.name!r})`: a LeNet (431,080 "
+            "parameters) from images [B, 28, 28, 1] in [0, 1] to 10 logits, "
+            f"to be smoothed with sigma = {known.sigma:g}. Apache-2.0.",
+            "## Data",
+            "The 60,000 training images of MNIST (LeCun, Cortes and Burges), "
+            "without augmentation. Certified on every 10th of the 10,000 test "
+            "images, which training did not see.",
+            "## Recipe",
+            _recipe(recipe, known.method),
+            "## Certified",
+            certified_table(
+                logs, [0.25 * i for i in range(11)], format="markdown"
+            ),
+            "Percent of the test images that are classified rightly and "
+            "certified at each L2 radius; ACR is the average certified radius. "
+            f"{_settings(logs[0])} `plain` is the papers' bound, `runner_up` "
+            "bounds the second class, too. `results/mnist/` holds the logs "
+            "image by image; they name the fingerprint of these weights, "
+            f"`{weights}`.",
+            "## Limits",
+            _LIMITS.replace("\n", " "),
+            "",
+        ]
+    )
+
+
+def _log(folder: Path, form: str, weights: str | None) -> CertificationLog:
+    log = CertificationLog.read(folder / f"{form}.tsv", recover=True)
+    if log.settings["model"] != weights:
+        raise ValueError(
+            f"`{folder / form}.tsv` must be of the weights {weights}. "
+            f"Received: {log.settings['model']}"
+        )
+    return log
+
+
+def _recipe(recipe: Recipe, method: str) -> str:
+    settings = ", ".join(
+        f"{key} = {value}"
+        for key, value in recipe.trainer.items()
+        if key != "name"
+    )
+    return (
+        f"`rs-keras reproduce mnist --sigma {recipe.sigma} --methods {method}`:"
+        f" `{recipe.trainer['name']}`{f' ({settings})' if settings else ''}, "
+        f"{recipe.epochs} epochs of batch {recipe.batch_size}, SGD with rate "
+        f"{recipe.optimizer['learning_rate']} times "
+        f"{recipe.schedule['factor']} from each of the epochs "
+        f"{', '.join(map(str, recipe.schedule['drops']))} on, momentum "
+        f"{recipe.optimizer['momentum']}, weight decay "
+        f"{recipe.optimizer['weight_decay']}, seed {recipe.seed}."
+    )
+
+
+def _settings(log: CertificationLog) -> str:
+    told = log.settings
+    return (
+        f"n0 = {told['n0']}, n = {told['n']:,}, alpha = {told['alpha']} for "
+        "each image by itself."
+    )
