@@ -31,6 +31,21 @@ COMMANDS = (
     "doctor",
 )
 
+# What is told to someone who calls `rs-keras` alone: from data to requests.
+_USUAL = """\
+rs-keras: {about}
+
+The five usual commands:
+  rs-keras train mnist --method smoothmix_T1 --sigma 1.0 --out runs/mnist
+  rs-keras certify mnist --model runs/mnist --skip 10 --out mnist.tsv
+  rs-keras report mnist.tsv --out mnist.html
+  rs-keras export runs/mnist --out exports/mnist
+  rs-keras serve exports/mnist
+
+`rs-keras demo` shows it in the browser, `rs-keras doctor` checks the
+installation, `rs-keras COMMAND --help` explains one command, and
+`rs-keras --help` lists them all."""
+
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Shows defaults and keeps the example's line breaks."""
@@ -70,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     if args.command is None:
-        parser.print_help()
+        print(_USUAL.format(about=rs_keras.__doc__))
         return 0
     try:
         if args.tensorflow:
