@@ -6,13 +6,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test lint format types wheel lock benchmarks soak clean
+.PHONY: help setup quickstart test lint format types docs wheel lock benchmarks soak clean
 
 help:
 	@echo "make quickstart   set up, train, certify, report, export, serve, ask"
 	@echo "make test         set up, run the tests"
 	@echo "make lint         ruff check and format check"
 	@echo "make types        mypy on the package as it installs"
+	@echo "make docs         build the documentation into site/, check its links"
 	@echo "make wheel        build the wheel, certify with it in a fresh venv"
 	@echo "make benchmarks   print every benchmark's ratios (takes a while)"
 	@echo "make soak         what requests, reloads and lost clients leave in a server"
@@ -46,6 +47,11 @@ types: setup
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
 		--python-executable ../../$(BIN)/python -p rs_keras
 
+# The variable keeps the theme from printing news of its own.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/site/links.py site
+
 wheel: setup
 	PYTHON=$(PYTHON) BIN=$(BIN) tests/wheel/check
 
@@ -63,4 +69,4 @@ soak: setup
 	$(BIN)/python benchmarks/server.py --soak
 
 clean:
-	rm -rf build dist *.egg-info quickstart
+	rm -rf build dist *.egg-info quickstart site

@@ -1,0 +1,194 @@
+"""The pages of the API: which there are, and what is shown on each.
+
+No module is imported: names come from each `__all__`, texts from docstrings,
+both of them read in a copy of the sources that is laid out as it installs.
+"""
+
+import ast
+import re
+import shutil
+from collections.abc import Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import griffe
+
+import rs_keras
+
+# In a checkout they lie beside the folder `rs_keras`, not in it.
+ROOMS = ("trainers", "export", "serving")
+
+# Packages each of whose names has a page to itself.
+OPEN = ("rs_keras", "rs_keras.trainers", "rs_keras.serving")
+
+# What is public: everything in `__all__`, where a module has one; else the
+# names that are given here; without any, what the module says of itself.
+GROUPS = {
+    "Certifying": {
+        "rs_keras": "",
+        "rs_keras.bounds": "",
+        "rs_keras.noise": "as_seeds fresh_seeds fold_in example_seed normal "
+        "uniform",
+        "rs_keras.seeds": "SeedKey load_key",
+        "rs_keras.norms": "linf_radius linf_log",
+        "rs_keras.ensembles": "ensemble denoised soft_predict",
+        "rs_keras.data_dependent": "SigmaOptimizer search_sigma ascend",
+        "rs_keras.per_input": "",
+        "rs_keras.composition": "Composition",
+        "rs_keras.sequential": "checkpoints spending boundary "
+        "crossing_probability",
+        "rs_keras.cluster": "strategy_of member_from_environment Member",
+    },
+    "Data and models": {
+        "rs_keras.datasets": "",
+        "rs_keras.models": "",
+        "rs_keras.checkpoints": "load_classifier trained_sigma",
+    },
+    "Logs, tables, plots": {
+        "rs_keras.log": "",
+        "rs_keras.evaluation": "decide_dataset selected",
+        "rs_keras.log_metrics": "accuracy_interval capped_acr median_radius "
+        "class_accuracy top_probabilities top_probability_ecdf mean_samples",
+        "rs_keras.tables": "certified_table",
+        "rs_keras.plots": "plot_certified_accuracy",
+        "rs_keras.report": "",
+        "rs_keras.comparison": "Comparison compare_acr",
+        "rs_keras.corruptions": "CorruptionResult CorruptionSummary summarize "
+        "grouped corruption_table",
+        "rs_keras.mixing": "adversarial_images confidences "
+        "equal_confidence_ratios",
+        "rs_keras.figures": "plot_interpolation plot_mixing_ratios",
+    },
+    "Training": {
+        "rs_keras.trainers": "",
+        "rs_keras.trainers.recipes": "get methods load Recipe",
+        "rs_keras.trainers.callbacks": "CertifyCallback SaveModel",
+        "rs_keras.trainers.snapshots": "fit",
+        "rs_keras.trainers.runs": "train",
+        "rs_keras.trainers.batch_norm": "synchronized is_synchronized",
+        "rs_keras.adversaries": "PGD DDN Ascent NoiseAscent",
+        "rs_keras.losses": "labels_of cross_entropy smoothed divergence",
+    },
+    "Sweeps": {
+        "rs_keras.trainers.tuning": "SmoothingHyperModel tuner best_recipe",
+        "rs_keras.trainers.search_spaces": "Log Uniform Choice Per default "
+        "sample",
+        "rs_keras.trainers.sweeps": "TrialResult results pareto table "
+        "plot_front write",
+    },
+    "Exporting and serving": {
+        "rs_keras.export": "",
+        "rs_keras.export.signature": "Signature Field",
+        "rs_keras.serving": "",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page: a module with some of its names, or one name of a package.
+
+    Attributes:
+        group: Its heading in the navigation.
+        identifier: Of the module or name.
+        members: Names of the module; None for a page about one name.
+    """
+
+    group: str
+    identifier: str
+    members: tuple[str, ...] | None
+
+    @property
+    def title(self) -> str:
+        short = self.identifier.removeprefix("rs_keras.")
+        return short if self.members is not None else short.split(".")[-1]
+
+    @property
+    def path(self) -> str:
+        return f"api/{self.identifier.replace('.', '/')}.md"
+
+    def markdown(self) -> str:
+        """Returns the page, for mkdocstrings to fill."""
+        options = {"members": list(self.members or ())}
+        if self.members is None:
+            # A method's page is about the method: the base has its own.
+            trainer = self.identifier.startswith("rs_keras.trainers.")
+            options = {"inherited_members": not trainer}
+        lines = [f"---\ntitle: {self.title}\n---", f"::: {self.identifier}"]
+        lines += ["    options:"]
+        lines += [f"      {name}: {value}" for name, value in options.items()]
+        return "\n".join([*lines, ""])
+
+
+def exported(sources: Path, module: str) -> tuple[str, ...]:
+    """Returns a module's `__all__`, as its source has it; () for none."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.parse(_file_of(sources, module).read_text()).body:
+        if isinstance(node, ast.Assign):
+            found[ast.unparse(node.targets[0])] = node.value
+    return _names_in(found)
+
+
+def _names_in(found: dict[str, ast.expr]) -> tuple[str, ...]:
+    """Evaluates `__all__`: a list, or what loads names from their `_HOMES`."""
+    names = found.get("__all__")
+    if names is not None and ast.unparse(names) == "sorted(_HOMES)":
+        return tuple(sorted(ast.literal_eval(found["_HOMES"])))
+    return tuple(ast.literal_eval(names)) if names else ()
+
+
+def _file_of(sources: Path, module: str) -> Path:
+    path = sources.joinpath(*module.split("."))
+    file = path / "__init__.py"
+    return file if file.is_file() else path.with_suffix(".py")
+
+
+def pages(sources: Path) -> Iterator[Page]:
+    """Yields all pages, in the order of the navigation."""
+    modules = {name for group in GROUPS.values() for name in group}
+    for group, entries in GROUPS.items():
+        for module, given in entries.items():
+            names = exported(sources, module) or tuple(given.split())
+            names = tuple(n for n in names if f"{module}.{n}" not in modules)
+            if module not in OPEN:
+                yield Page(group, module, names)
+                continue
+            for name in names:
+                yield Page(group, f"{module}.{name}", None)
+
+
+def index(pages: Iterable[Page], sources: Path) -> str:
+    """Returns Markdown: what there is, each with the first line it says."""
+    package = griffe.load(
+        "rs_keras", search_paths=[sources], try_relative_path=False
+    )
+    lines, group = [], ""
+    for page in pages:
+        if page.group != group:
+            group = page.group
+            lines += ["", f"## {group}", "", "| | |", "| --- | --- |"]
+        names = [page.identifier]
+        names += [f"{page.identifier}.{name}" for name in page.members or ()]
+        lines += [f"| [`{n}`][{n}] | {_summary(package, n)} |" for n in names]
+    return "\n".join(lines)
+
+
+def _summary(package: griffe.Object | griffe.Alias, identifier: str) -> str:
+    found = package
+    for name in identifier.split(".")[1:]:
+        found = found.members[name]
+    text = found.docstring.value if found.docstring else ""
+    first = " ".join(text.split("\n\n")[0].split())
+    return re.sub(r"([*_<>|\[\]])", r"\\\1", first)
+
+
+def lay_out(target: Path) -> None:
+    """Copies the package's sources to `target` as they install."""
+    no_caches = shutil.ignore_patterns("__pycache__")
+    home, *beside = map(Path, rs_keras.__path__)
+    shutil.copytree(home, target / "rs_keras", ignore=no_caches)
+    for checkout in beside:
+        for room in ROOMS:
+            inside = target / "rs_keras" / room
+            shutil.copytree(checkout / room, inside, ignore=no_caches)

@@ -1,0 +1,105 @@
+"""The page of the command line, from its parser."""
+
+import argparse
+import html
+import re
+from collections.abc import Iterator
+
+from rs_keras import cli
+
+
+def page() -> str:
+    """Returns Markdown: exit codes, and every command with its arguments."""
+    [commands] = (
+        action.choices
+        for action in cli._parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    parts = [_exit_codes(), _overview(commands)]
+    parts += [_section(name, command) for name, command in commands.items()]
+    return "\n\n".join(parts)
+
+
+def _exit_codes() -> str:
+    """Makes a table of the codes that `main` says it returns."""
+    said = " ".join((cli.main.__doc__ or "").split())
+    rows = re.findall(r"(\d+): (.+?)\.(?= \d+: |$)", said)
+    table = [f"| {code} | {_text(what)} |" for code, what in rows]
+    return "\n".join(["| exit code | |", "| --- | --- |", *table])
+
+
+def _overview(commands: dict[str, argparse.ArgumentParser]) -> str:
+    rows = [
+        f"| [`{name}`](#{name}) | {_text(command.description or '')} |"
+        for name, command in commands.items()
+    ]
+    return "\n".join(["| command | |", "| --- | --- |", *rows])
+
+
+def _section(name: str, command: argparse.ArgumentParser) -> str:
+    usage = argparse.HelpFormatter(command.prog, width=80)
+    usage.add_usage(
+        command.usage, command._actions, command._mutually_exclusive_groups, ""
+    )
+    example = (command.epilog or "").removeprefix("example:").strip()
+    return "\n\n".join(
+        [
+            f"## {name} {{#{name}}}",
+            f"{_text(_sentence(command.description or ''))}",
+            _block(example),
+            *_tables(command),
+            f'??? note "Usage"\n\n{_indented(_block(usage.format_help()))}',
+        ]
+    )
+
+
+def _tables(command: argparse.ArgumentParser) -> Iterator[str]:
+    """Yields a table for each group of arguments, under its heading."""
+    for group in command._action_groups:
+        rows = [_row(command, action) for action in group._group_actions]
+        if rows := [row for row in rows if row]:
+            title = f"| {group.title} | |"
+            yield "\n".join([title, "| --- | --- |", *rows])
+
+
+def _row(command: argparse.ArgumentParser, action: argparse.Action) -> str:
+    if isinstance(action, argparse._HelpAction):
+        return ""
+    formatter = argparse.HelpFormatter(command.prog)
+    words = formatter._expand_help(action) if action.help else ""
+    plain = action.default not in (None, False, [], argparse.SUPPRESS)
+    if plain and "default" not in words:
+        words = f"{words} (default: {action.default})".strip()
+    call = f"<code>{html.escape(_call(action))}</code>".replace("|", "&#124;")
+    return f"| {call} | {_text(words)} |"
+
+
+def _call(action: argparse.Action) -> str:
+    """Returns how an argument is written: `-o, --out FILE`."""
+    value = ""
+    if action.nargs != 0:
+        value = argparse.HelpFormatter("")._format_args(
+            action, action.metavar or _choices(action) or action.dest.upper()
+        )
+    return f"{', '.join(action.option_strings)} {value}".strip()
+
+
+def _choices(action: argparse.Action) -> str:
+    return f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _text(words: str) -> str:
+    """Returns words as text of a table's cell: no markup but code spans."""
+    return re.sub(r"([*_<>|\[\]])", r"\\\1", words)
+
+
+def _block(text: str) -> str:
+    return f"```text\n{text.strip()}\n```"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,107 @@
+"""What mkdocs calls while it builds the site: pages made from other things.
+
+A comment `<!-- from README.md: Train -->` in a page becomes that section of
+the README, `<!-- commands -->` the command line, `<!-- api -->` an index of
+the API. CHANGELOG.md and CONTRIBUTING.md become pages.
+"""
+
+import atexit
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import api
+import commands
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File
+from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).resolve().parents[2]
+WHOLE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+FROM_README = re.compile(r"<!-- from README\.md: (.+?) -->")
+# A name of the package in running text, neither linked nor in a block.
+NAME = re.compile(r"<code>(rs_keras(?:\.\w+)+|[A-Z]\w+)</code>(?!</a>)")
+_pages: list[api.Page] = []
+
+
+@event_priority(100)  # before mkdocstrings reads where the sources are
+def on_config(config: Any) -> Any:
+    """Lays the package out, and puts the API's pages into the navigation."""
+    sources = Path(tempfile.mkdtemp(prefix="rs-keras-docs-"))
+    atexit.register(shutil.rmtree, sources)
+    api.lay_out(sources)
+    _pages[:] = api.pages(sources)
+    _python_handler(config)["paths"] = [str(sources)]
+    [section] = (entry["API"] for entry in config.nav if "API" in entry)
+    groups: dict[str, list[dict[str, str]]] = {}
+    for page in _pages:
+        groups.setdefault(page.group, []).append({page.title: page.path})
+    section += [{group: entries} for group, entries in groups.items()]
+    return config
+
+
+def _python_handler(config: Any) -> Any:
+    return config.plugins["mkdocstrings"].config.handlers["python"]
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages that no file of docs/ holds."""
+    for path, name in WHOLE.items():
+        text = _as_page((ROOT / name).read_text())
+        files.append(File.generated(config, path, content=text))
+    for page in _pages:
+        made = File.generated(config, page.path, content=page.markdown())
+        files.append(made)
+    return files
+
+
+def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
+    """Fills in what comes from the README, the parser and `__all__`."""
+    markdown = FROM_README.sub(lambda m: readme_section(m[1]), markdown)
+    if "<!-- commands -->" in markdown:
+        markdown = markdown.replace("<!-- commands -->", commands.page())
+    if "<!-- api -->" in markdown:
+        index = api.index(_pages, Path(_python_handler(config)["paths"][0]))
+        markdown = markdown.replace("<!-- api -->", index)
+    return markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Links the names of the package to the pages of the API."""
+    return NAME.sub(_linked, html)
+
+
+def _linked(match: re.Match[str]) -> str:
+    name = match[1]
+    known = _short_names()
+    identifier = known.get(name, name)
+    if "." not in identifier:
+        return match[0]
+    return f'<autoref optional identifier="{identifier}">{match[0]}</autoref>'
+
+
+def _short_names() -> dict[str, str]:
+    """Returns where each class of a package is that has a page to itself."""
+    return {
+        page.title: page.identifier for page in _pages if page.members is None
+    }
+
+
+def readme_section(title: str) -> str:
+    """Returns a section of the README; under its own name, the introduction."""
+    parts = re.split(
+        r"^#+ (.+)\n", (ROOT / "README.md").read_text(), flags=re.M
+    )
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if title not in sections:
+        raise ValueError(
+            f"`title` must be a section of the README. Received: {title!r}"
+        )
+    return _as_page(sections[title]).strip()
+
+
+def _as_page(text: str) -> str:
+    """Makes links that start at the root of the tree start at docs/."""
+    return re.sub(r"\]\(docs/", "](", text)
