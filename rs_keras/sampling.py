@@ -20,10 +20,6 @@ OFF_GRID = 1e-3
 
 Logits = Callable[[tf.Tensor], tf.Tensor]
 
-# Two passes in flight: the noise of the next is made while one runs. More
-# costs memory and, measured on LeNet, gains nothing.
-_PASSES_IN_FLIGHT = 2
-
 
 @dataclass(frozen=True)
 class Sampler:
@@ -142,30 +138,54 @@ class Sampler:
     ) -> tf.Tensor:
         """Sums `statistic(logits)` over the draws, one while loop for all rows.
 
-        Pass number t finds its row and its first draw from t alone, so the
-        noise of pass t + 1 does not wait for the network of pass t.
+        Each iteration runs the network on noisy copies that the one before
+        made, and makes the next: the two share no input, so they run at the
+        same time, in a server's session too. (Iterations of this loop do not
+        overlap there: inlined, its constants wait for all loop variables, the
+        sums among them.) Pass number t finds its row and its first draw from t
+        alone; beyond the last pass lies a row that draws nothing.
         """
         size = tf.constant(self.batch_size, tf.int64)
+        images, seeds, first, n = map(
+            _with_empty_row, (images, seeds, first, n)
+        )
         passes = (tf.maximum(n, 0) + size - 1) // size
         ends = tf.cumsum(passes)
+        last = tf.size(n) - 1
 
-        def one_pass(t: tf.Tensor, sums: tf.Tensor) -> tuple:
-            row = tf.searchsorted(ends, [t], side="right")[0]
+        def copies(t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            found = tf.searchsorted(ends, [t], side="right")[0]
+            row = tf.minimum(found, last)
             done = (t - ends[row] + passes[row]) * size
-            m = tf.minimum(size, n[row] - done)
-            z = self.noisy(images[row], seeds[row], first[row] + done, m)
+            m = tf.clip_by_value(n[row] - done, 0, size)
+            at = first[row] + done
+            return row, self.noisy(images[row], seeds[row], at, m)
+
+        def one_pass(
+            t: tf.Tensor, row: tf.Tensor, z: tf.Tensor, sums: tf.Tensor
+        ) -> tuple:
             logits = tf.ensure_shape(self.logits(z), [None, self.num_classes])
             part = statistic(logits)
-            return t + 1, tf.tensor_scatter_nd_add(sums, [[row]], [part])
+            sums = tf.tensor_scatter_nd_add(sums, [[row]], [part])
+            return t + 1, *copies(t + 1), sums
 
-        shape = [tf.shape(images)[0], rows, self.num_classes]
-        _, sums = tf.while_loop(
-            lambda t, _: t < tf.reduce_sum(passes),
+        zero = tf.constant(0, tf.int64)
+        shape = [last, rows, self.num_classes]
+        start = (zero, *copies(zero), tf.zeros(shape, dtype))
+        fixed = tf.TensorShape([])
+        copied = tf.TensorShape([None, *self.image_shape])
+        *_, sums = tf.while_loop(
+            lambda t, *_: t < ends[-1],
             one_pass,
-            (tf.constant(0, tf.int64), tf.zeros(shape, dtype)),
-            parallel_iterations=_PASSES_IN_FLIGHT,
+            start,
+            shape_invariants=(fixed, fixed, copied, start[-1].shape),
+            parallel_iterations=1,
         )
         return sums
+
+
+def _with_empty_row(rows: tf.Tensor) -> tf.Tensor:
+    return tf.pad(rows, [[0, 1], *[[0, 0]] * (rows.shape.rank - 1)])
 
 
 def shared_out(
