@@ -94,6 +94,16 @@ def test_first_guess_is_the_papers_recipe():
     assert found["step_size"] == 1.0 and found["learning_rate"] == 0.01
 
 
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_choice_of_booleans_stays_one(chosen):
+    # Keras Tuner keeps 0 and 1 of it, which no trainer takes for a flag.
+    recipe = recipes.get("mnist", "smoothmix", 1.0)
+    found = search_spaces.sample(
+        search_spaces.default(recipe), Asked(one_step_adversary=chosen), recipe
+    )
+    assert recipe.replace(**found).build().one_step_adversary is chosen
+
+
 def test_ranges_are_kept():
     space = {"weight": Uniform(1, 2), "num_noise": Choice((2, 4))}
     recipe = recipes.get("mnist", "macer", 0.5)

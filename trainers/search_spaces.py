@@ -38,6 +38,15 @@ class Log:
     Attributes:
         low: > 0.
         high: > low.
+
+    Example:
+
+    >>> from rs_keras.trainers.search_spaces import Log
+    >>> {"eta": Log(0.5, 20.0)}
+    {'eta': Log(low=0.5, high=20.0)}
+    >>> Log(0.0, 1.0)
+    Traceback (most recent call last):
+    ValueError: `low` must be a finite number > 0. Received: low=0.0
     """
 
     low: float
@@ -56,6 +65,12 @@ class Uniform:
     Attributes:
         low: Finite.
         high: > low.
+
+    Example:
+
+    >>> from rs_keras.trainers.search_spaces import Uniform
+    >>> {"momentum": Uniform(0.8, 0.95)}
+    {'momentum': Uniform(low=0.8, high=0.95)}
     """
 
     low: float
@@ -71,6 +86,12 @@ class Choice:
 
     Attributes:
         values: At least one; all numbers, all words or all booleans.
+
+    Example:
+
+    >>> from rs_keras.trainers.search_spaces import Choice
+    >>> {"steps": Choice((1, 2, 4, 8))}
+    {'steps': Choice(values=(1, 2, 4, 8))}
     """
 
     values: Sequence[Any]
@@ -89,6 +110,18 @@ class Per:
     Attributes:
         total: > 0.
         name: A name of the same space.
+
+    Example:
+
+    >>> import keras_tuner
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers import search_spaces
+    >>> recipe = recipes.get("mnist", "smoothmix", sigma=0.5)
+    >>> space = {"steps": search_spaces.Choice((2, 4)),
+    ...          "step_size": search_spaces.Per(4.0, "steps")}
+    >>> hp = keras_tuner.HyperParameters()
+    >>> search_spaces.sample(space, hp, recipe)
+    {'steps': 4, 'step_size': 1.0}
     """
 
     total: float
@@ -117,6 +150,14 @@ def default(recipe: Recipe) -> dict[str, Range]:
 
     Args:
         recipe: Says the method and sigma.
+
+    Example:
+
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers import search_spaces
+    >>> search_spaces.default(recipes.get("mnist", "gaussian", sigma=0.5))
+    {'num_noise': Choice(values=(1, 2, 4)),
+     'learning_rate': Log(low=0.0033..., high=0.03)}
 
     References:
     - [Jeong et al., 2021](https://arxiv.org/abs/2111.09277), section 4 and
@@ -172,6 +213,20 @@ def sample(
     Raises:
         ValueError: If a `Per` names nothing of the space, or the recipe's
             value of a `Log` or `Uniform` is no number.
+
+    Example:
+
+    >>> import keras_tuner
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers import search_spaces
+    >>> recipe = recipes.get("mnist", "smoothmix", sigma=0.5)
+    >>> space = {"eta": search_spaces.Log(0.5, 20.0)}
+    >>> hp = keras_tuner.HyperParameters()
+    >>> search_spaces.sample(space, hp, recipe)  # before a tuner chooses
+    {'eta': 5.0}
+    >>> hp.values["eta"] = 2.5
+    >>> search_spaces.sample(space, hp, recipe)
+    {'eta': 2.5}
     """
     if callable(space):
         return dict(space(hp))
@@ -198,7 +253,9 @@ def _one(
     if isinstance(span, Choice):
         values = list(span.values)
         default = known if known in values else values[0]
-        return hp.Choice(name, values, default=default)
+        chosen = hp.Choice(name, values, default=default)
+        # Keras Tuner makes numbers of them.
+        return bool(chosen) if isinstance(values[0], bool) else chosen
     is_number = isinstance(known, int | float)
     if known is not None and not is_number:
         raise ValueError(
