@@ -56,6 +56,20 @@ class PGD(Adversary):
     Raises:
         ValueError: If an argument is out of range.
 
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
+    >>> def classify(x):  # one copy, whose logits are its two pixels
+    ...     return x[None, :, 0, 0, :]
+    >>> image = tf.constant([0.75, 0.25], shape=[1, 1, 1, 2])
+    >>> pgd = adversaries.PGD(steps=4, epsilon=0.5)
+    >>> found = pgd(classify, image, labels=tf.constant([0]))
+    >>> found.numpy().ravel().round(2)
+    array([0.4, 0.6], dtype=float32)
+    >>> round(float(tf.norm(found - image)), 3)
+    0.5
+
     References:
     - [Salman et al., 2019](https://arxiv.org/abs/1906.04584)
     - [Jeong and Shin, 2020](https://arxiv.org/abs/2006.04062)
@@ -154,6 +168,20 @@ class DDN(Adversary):
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
+    >>> def classify(x):  # one copy, whose logits are its two pixels
+    ...     return x[None, :, 0, 0, :]
+    >>> image = tf.constant([0.75, 0.25], shape=[1, 1, 1, 2])
+    >>> ddn = adversaries.DDN(steps=20, epsilon=1.0)
+    >>> found = ddn(classify, image, labels=tf.constant([0], tf.int64))
+    >>> found.numpy().ravel().round(2)
+    array([0.46, 0.54], dtype=float32)
+    >>> round(float(tf.norm(found - image)), 2)  # the shortest is 0.35
+    0.42
 
     References:
     - [Rony et al., 2019](https://arxiv.org/abs/1811.09600)
@@ -254,6 +282,17 @@ class Ascent(Adversary):
     Raises:
         ValueError: If an argument is out of range.
 
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
+    >>> def classify(x):  # one copy, whose logits are its two pixels
+    ...     return x[None, :, 0, 0, :]
+    >>> image = tf.constant([0.75, 0.25], shape=[1, 1, 1, 2])
+    >>> ascent = adversaries.Ascent(steps=8, step_size=0.5)
+    >>> ascent(classify, image, labels=tf.constant([0])).numpy().ravel()
+    array([0., 1.], dtype=float32)
+
     References:
     - [Jeong et al., 2021](https://arxiv.org/abs/2111.09277)
     """
@@ -322,6 +361,21 @@ class NoiseAscent(Adversary):
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
+    >>> from rs_keras import noise
+    >>> def classify(n):  # the logits of a copy are two of its pixels
+    ...     return 10 * n[:, :, 0, :2, 0]
+    >>> eps = 0.5 * noise.normal([1, 4, 4, 1], [7, 0], first=0, count=2)
+    >>> climb = adversaries.NoiseAscent(steps=4, epsilon=0.25)
+    >>> found = climb(classify, eps, target=tf.constant([[1.0, 0.0]]))
+    >>> def first_class(n):
+    ...     return tf.nn.softmax(classify(n))[:, 0, 0]
+    >>> bool(tf.reduce_all(first_class(found) < first_class(eps)))
+    True
 
     References:
     - [Jeong et al., 2023](https://arxiv.org/abs/2212.09000)

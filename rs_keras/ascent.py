@@ -20,14 +20,32 @@ GRADIENT_FLOOR = 1e-8
 
 
 def norms(x: tf.Tensor) -> tf.Tensor:
-    """sqrt(sum(x**2)) over the last three axes, kept with size 1."""
+    """sqrt(sum(x**2)) over the last three axes, kept with size 1.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
+    >>> found = adversaries.norms(tf.ones([5, 2, 2, 1]))
+    >>> found.shape.as_list(), found.numpy().ravel().tolist()
+    ([5, 1, 1, 1], [2.0, 2.0, 2.0, 2.0, 2.0])
+    """
     return tf.sqrt(
         tf.reduce_sum(tf.square(x), axis=[-3, -2, -1], keepdims=True)
     )
 
 
 def unit(gradient: tf.Tensor, floor: float = 0.0) -> tf.Tensor:
-    """gradient / (norms(gradient) + floor); zero where that is 0 / 0."""
+    """gradient / (norms(gradient) + floor); zero where that is 0 / 0.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
+    >>> gradients = tf.constant([[3.0, 4.0], [0.0, 0.0]])[:, None, None]
+    >>> adversaries.unit(gradients)[:, 0, 0].numpy().round(3)
+    array([[0.6, 0.8], [0. , 0. ]], dtype=float32)
+    """
     return tf.math.divide_no_nan(gradient, norms(gradient) + floor)
 
 
@@ -55,13 +73,31 @@ def project(delta: tf.Tensor, radius: Any) -> tf.Tensor:
 
 
 def smoothed_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """-log max(mean_j softmax(logits_j)[label], 1e-20), [B]."""
+    """-log max(mean_j softmax(logits_j)[label], 1e-20), [B].
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
+    >>> p = tf.constant([[[0.9, 0.1]], [[0.7, 0.3]]])  # two copies, mean 0.8
+    >>> loss = adversaries.smoothed_loss(tf.math.log(p), tf.constant([0]))
+    >>> tf.exp(-loss).numpy().round(3)
+    array([0.8], dtype=float32)
+    """
     chosen = tf.gather(smoothed(logits), labels, axis=1, batch_dims=1)
     return -tf.math.log(tf.maximum(chosen, 1e-20))
 
 
 def gradient_of(loss_of: Classify, x: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of sum(loss_of(x)) in x; weights are not watched."""
+    """Returns the gradient of sum(loss_of(x)) in x; weights are not watched.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
+    >>> adversaries.gradient_of(tf.square, tf.constant([1.0, 3.0])).numpy()
+    array([2., 6.], dtype=float32)
+    """
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(x)
         loss = tf.reduce_sum(loss_of(x))
@@ -74,6 +110,14 @@ def repeat(step: Callable, state: tuple, times: int) -> tuple:
     The calls are written out one after the other: in a `tf.while_loop` the
     same passes took a third longer (LeNet, two cores), for a graph that is
     traced only a little faster.
+
+    Example:
+
+    >>> from rs_keras import adversaries
+    >>> def step(i, total, last):
+    ...     return total + int(i), int(i)
+    >>> adversaries.repeat(step, (0, None), times=4)
+    (6, 3)
     """
     for i in range(times):
         state = step(tf.constant(i), *state)
@@ -84,6 +128,21 @@ class Adversary:
     """What all adversaries share: their arguments are their configuration.
 
     Every argument of `__init__` is an attribute of the same name.
+
+    Example:
+
+    >>> from rs_keras import adversaries
+    >>> class Brighter(adversaries.Adversary):
+    ...     def __init__(self, by):
+    ...         self.by = by
+    ...
+    ...     def __call__(self, classify, images, labels):
+    ...         return images + self.by
+    >>> config = Brighter(by=0.125).get_config()
+    >>> config
+    {'by': 0.125}
+    >>> Brighter.from_config(config)(None, 0.5, None)
+    0.625
     """
 
     def get_config(self) -> dict[str, Any]:

@@ -55,7 +55,17 @@ _QUANTILE_MARGIN = 1e-13
 
 
 class TwoCount(NamedTuple):
-    """What the votes for two classes certify; see `two_count`."""
+    """What the votes for two classes certify; see `two_count`.
+
+    Example:
+
+    >>> from rs_keras import bounds
+    >>> found = bounds.two_count(700, 100, 1000, alpha=0.001, sigma=0.5)
+    >>> round(float(found.lower), 4), round(float(found.upper), 4)
+    (0.653, 0.1396)
+    >>> bool(found.abstain)
+    False
+    """
 
     lower: tf.Tensor
     upper: tf.Tensor

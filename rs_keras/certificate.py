@@ -23,6 +23,18 @@ class Prediction:
             classes are equally likely.
         counts: int64 [B, C], the votes.
         seed: int64 [B, 2], of the noise.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+    >>> images = np.array([[1.0, 0.0], [0.5, 0.5]]).reshape(2, 1, 1, 2)
+    >>> prediction = certifier.predict(images, n=1_000, seed=7)
+    >>> prediction.label
+    array([ 0, -1])
+    >>> prediction.counts.sum(1)
+    array([1000, 1000])
     """
 
     label: np.ndarray
@@ -48,6 +60,22 @@ class Certificate:
         settings: What the guarantee rests on: sigma, alpha, bound, runner_up,
             n0, n, noise and, for soft bounds, beta.
         sigma: float64 [B] where each image has its own, else None.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+    >>> images = np.array([[1.0, 0.0], [0.5, 0.5]]).reshape(2, 1, 1, 2)
+    >>> certificate = certifier.certify(images, n=10_000, seed=7)
+    >>> certificate.label
+    array([ 0, -1])
+    >>> certificate.radius.round(2)
+    array([0.69, 0.  ])
+    >>> certificate.sentence(1)
+    'abstains: no class wins with 99.9% confidence'
+    >>> certificate.statement()
+    'For each image by itself, with probability at least 0.999 over ...'
     """
 
     label: np.ndarray

@@ -51,6 +51,13 @@ class Member(NamedTuple):
     Attributes:
         rank: 0 for the chief.
         size: Of all workers.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> member = cluster.Member(rank=1, size=4)
+    >>> member.is_chief
+    False
     """
 
     rank: int
@@ -146,6 +153,17 @@ def strategy_of(
         ValueError: For another name, or a `TF_CONFIG` that is missing, no such
             JSON, or names no such task.
         ConnectionError: If the workers did not all come within `timeout`.
+
+    Example:
+
+    >>> from rs_keras import Certifier
+    >>> from rs_keras import cluster
+    >>> cluster.strategy_of("one") is None
+    True
+    >>> strategy = cluster.strategy_of("mirrored")
+    >>> certifier = Certifier(lambda x: x[:, 0, 0], 0.5, 2, strategy=strategy)
+    >>> certifier.sample([[[[0.9, 0.1]]]], n=100).sum().item()
+    100
     """
     check_choice("strategy", name, STRATEGIES)
     check_positive("timeout", timeout)
@@ -238,13 +256,27 @@ def _set_timeout(jobs: Mapping[str, list[str]], timeout: float) -> None:
 
 
 def has_workers(strategy: tf.distribute.Strategy | None) -> bool:
-    """Returns whether a strategy was made for workers, if only for one."""
+    """Returns whether a strategy was made for workers, if only for one.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.has_workers(cluster.strategy_of("mirrored"))
+    False
+    """
     resolver = getattr(strategy, "cluster_resolver", None)
     return bool(resolver and resolver.cluster_spec().as_dict())
 
 
 def member_of(strategy: tf.distribute.Strategy | None) -> Member:
-    """Returns this process' place among the workers of a strategy."""
+    """Returns this process' place among the workers of a strategy.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.member_of(cluster.strategy_of("mirrored"))
+    Member(rank=0, size=1)
+    """
     if strategy is None or not has_workers(strategy):
         return Member(0, 1)
     resolver = strategy.cluster_resolver
@@ -257,7 +289,14 @@ def member_of(strategy: tf.distribute.Strategy | None) -> Member:
 def largest(
     strategy: tf.distribute.Strategy | None, values: list[float]
 ) -> list[float]:
-    """Returns the largest that any worker gives of each value, to all."""
+    """Returns the largest that any worker gives of each value, to all.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.largest(None, [0.5, 2.0])  # alone, its own
+    [0.5, 2.0]
+    """
     member = member_of(strategy)
     mine = np.zeros([member.size, len(values)])
     mine[member.rank] = values
@@ -265,7 +304,14 @@ def largest(
 
 
 def gather(strategy: tf.distribute.Strategy | None, data: bytes) -> list[bytes]:
-    """Returns what each worker gives, in their order, to all of them."""
+    """Returns what each worker gives, in their order, to all of them.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.gather(None, b"mine")  # alone, its own
+    [b'mine']
+    """
     member = member_of(strategy)
     if member.size == 1:
         return [data]
@@ -284,7 +330,14 @@ def gather(strategy: tf.distribute.Strategy | None, data: bytes) -> list[bytes]:
 def from_chief(
     strategy: tf.distribute.Strategy | None, data: bytes | None
 ) -> bytes | None:
-    """Returns what the chief gives, to all; the others' is not looked at."""
+    """Returns what the chief gives, to all; the others' is not looked at.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.from_chief(None, b"the chief's")  # alone, it is the chief
+    b"the chief's"
+    """
     member = member_of(strategy)
     if member.size == 1:
         return data
@@ -334,6 +387,12 @@ def everywhere(
     Raises:
         ValueError: If `work` raised one, or an OSError, here or elsewhere;
             with several workers, it names those.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.everywhere(None, lambda: int("7"))
+    7
     """
     if member_of(strategy).size == 1:
         return work()
@@ -360,6 +419,11 @@ def agree(
 
     Raises:
         ValueError: That names each fact that differs, and who says what.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.agree(None, {"sigma": 0.5})  # alone, there is no one to differ
     """
     if member_of(strategy).size == 1:
         return
@@ -380,7 +444,14 @@ def agree(
 
 
 def versions() -> dict[str, str]:
-    """Returns what may not differ between workers."""
+    """Returns what may not differ between workers.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> sorted(cluster.versions())
+    ['keras', 'rs_keras', 'tensorflow']
+    """
     return {
         "rs_keras": rs_keras.__version__,
         "tensorflow": tf.__version__,

@@ -42,6 +42,19 @@ class Comparison:
             that is not certified correctly counts as radius 0).
         losses: Examples on which it is smaller.
         notes: What else differs between the two, in words; may be empty.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.comparison import compare_acr
+    >>> def log(name, radius):
+    ...     ones = [1, 1]
+    ...     return CertificationLog(
+    ...         [0, 1], ones, ones, radius, ones, ones, name=name)
+    >>> found = compare_acr(log("a", [1.0, 2.0]), log("b", [1.25, 2.25]))
+    >>> print(found.sentence())
+    b against a: ACR +0.2500, 95% interval [+0.2500, +0.2500] over 2 examples
+    (2 larger radii, 0 smaller)
     """
 
     names: tuple[str, str]
@@ -144,6 +157,18 @@ def check_comparable(logs: Sequence[CertificationLog]) -> None:
 
     Args:
         logs: Any number of them.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.comparison import check_comparable
+    >>> def log(sigma):
+    ...     return CertificationLog([0], [1], [1], [0.5], [1], [1.0],
+    ...                             settings={"sigma": sigma})
+    >>> check_comparable([log(0.5), log(0.5)])
+    >>> check_comparable([log(0.5), log(1.0)])
+    Traceback (most recent call last):
+    ValueError: `logs` must be of the same sigma to be compared. Received: ...
     """
     _check_scope(logs)
     _check_norm(logs)
@@ -188,6 +213,17 @@ def check_same_examples(logs: Sequence[CertificationLog]) -> None:
 
     Args:
         logs: Any number of them.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.comparison import check_same_examples
+    >>> def log(label):
+    ...     return CertificationLog([0], [label], [1], [0.5], [1], [1.0])
+    >>> check_same_examples([log(1), log(1)])
+    >>> check_same_examples([log(1), log(2)])
+    Traceback (most recent call last):
+    ValueError: ...
     """
     _check_setting("dataset", "data set", logs)
     for log in logs:

@@ -15,7 +15,24 @@ from rs_keras.classifiers import fingerprint
 
 
 class Composition:
-    """What `compose` returns."""
+    """What `compose` returns.
+
+    Example:
+
+    >>> from rs_keras import Certifier
+    >>> from rs_keras import compose
+    >>> def first_two(x):
+    ...     return x[:, 0, 0, :2]
+    >>> both = compose(Certifier(first_two, 0.5),
+    ...                [Certifier(first_two, 0.25), Certifier(first_two, 1.0)])
+    >>> both.settings()["expert_sigmas"]
+    [0.25, 1.0]
+    >>> found = both.certify([[[[0.9, 0.1]]]], n=1_000, seed=1)
+    >>> found.label, found.radius.round(2)
+    (array([0]), array([0.47]))
+    >>> both.model is both, both.fingerprint
+    (True, None)
+    """
 
     def __init__(self, router: Certifier, experts: Sequence[Certifier]) -> None:
         self.router = router

@@ -29,6 +29,17 @@ class CorruptionResult:
         acr: The average certified radius, averaged over severities.
         severities: How many there are.
         examples: How many images, of all severities.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.corruptions import summarize
+    >>> log = CertificationLog(
+    ...     idx=[0, 1, 2, 3], label=[1, 1, 1, 1], predict=[1, 1, 1, 0],
+    ...     radius=[0.5, 0.5, 0.5, 0.5], correct=[1, 1, 1, 0], time=[1.0] * 4)
+    >>> summarize({"fog": log}, severity_size=2).results[0]
+    CorruptionResult(corruption='fog', accuracy=0.75, acr=0.375, severities=2,
+                     examples=4)
     """
 
     corruption: str
@@ -44,6 +55,16 @@ class CorruptionSummary:
 
     Attributes:
         results: One a corruption.
+
+    Example:
+
+    >>> from rs_keras.corruptions import CorruptionResult
+    >>> from rs_keras.corruptions import CorruptionSummary
+    >>> summary = CorruptionSummary([
+    ...     CorruptionResult("fog", 0.75, 0.5, severities=5, examples=50_000),
+    ...     CorruptionResult("snow", 0.25, 0.25, 5, 50_000)])
+    >>> summary.mean_accuracy, summary.mean_acr
+    (0.5, 0.375)
     """
 
     results: Sequence[CorruptionResult]
@@ -163,6 +184,18 @@ def corruption_table(
     Raises:
         ValueError: If there is none, they differ in their corruptions or in
             the number of examples (says which), or there is no such measure.
+
+    Example:
+
+    >>> from rs_keras.corruptions import CorruptionResult
+    >>> from rs_keras.corruptions import CorruptionSummary
+    >>> from rs_keras.corruptions import corruption_table
+    >>> summary = CorruptionSummary([
+    ...     CorruptionResult("fog", 0.75, 0.5, severities=5, examples=50_000),
+    ...     CorruptionResult("snow", 0.25, 0.25, 5, 50_000)])
+    >>> print(corruption_table({"gaussian": summary}))
+               fog  snow  mean
+    gaussian  75.0  25.0  50.0
     """
     check_choice("measure", measure, ("accuracy", "acr"))
     if not summaries:

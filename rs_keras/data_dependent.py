@@ -102,6 +102,19 @@ class SigmaOptimizer:
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.data_dependent import SigmaOptimizer
+    >>> def model(x):
+    ...     score = tf.reduce_mean(x, [1, 2, 3]) - 0.4
+    ...     return 50.0 * tf.stack([-score, score], -1)
+    >>> optimizer = SigmaOptimizer(model, 50, num_noise=4, learning_rate=0.01)
+    >>> images = tf.stack([tf.fill([8, 8, 1], x) for x in (0.9, 0.5)])
+    >>> clear, unclear = optimizer(images, 0.25, seed=1)
+    >>> bool(clear > unclear)
+    True
     """
 
     def __init__(
@@ -224,6 +237,19 @@ def ascend(
 
     Returns:
         sigma, [B].
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.data_dependent import ascend
+    >>> def logits(x):
+    ...     return tf.reshape(x, [-1, 2])
+    >>> image = tf.constant([0.75, 0.25], shape=[1, 1, 1, 2])
+    >>> def no_noise(step):  # then the promise is linear in sigma
+    ...     return tf.zeros([1, 1, 1, 1, 2])
+    >>> sigma0 = tf.constant([0.5])
+    >>> bool(ascend(logits, image, sigma0, no_noise, 10, 0.1) > sigma0)
+    True
     """
 
     def step(k: tf.Tensor, sigma: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -291,7 +317,14 @@ def _climber(
 
 
 def check_sigmas(name: str, sigma: Any, rows: int) -> np.ndarray:
-    """Returns one sigma a row, float64 [rows], or says what is wrong."""
+    """Returns one sigma a row, float64 [rows], or says what is wrong.
+
+    Example:
+
+    >>> from rs_keras.data_dependent import check_sigmas
+    >>> check_sigmas("sigma", 0.5, rows=3)
+    array([0.5, 0.5, 0.5])
+    """
     array = np.asarray(sigma, np.float64)
     if array.shape not in ((), (rows,)):
         raise ValueError(

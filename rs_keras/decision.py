@@ -52,6 +52,22 @@ class Decision:
         settings: What the guarantee rests on: sigma, alpha, radii, n_max, n0
             (draws that fix the class, 0 where they need not), runner_up,
             noise.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+    >>> images = np.array([[1.0, 0.0], [0.5, 0.5]]).reshape(2, 1, 1, 2)
+    >>> decision = certifier.decide(images, [0.25, 0.5, 1.0], seed=7)
+    >>> decision.certified
+    array([ True, False])
+    >>> decision.radius
+    array([0.5, 0. ])
+    >>> decision.sentence(0)
+    'class 0; no change of the image smaller than 0.5 in L2 can alter this, ...'
+    >>> decision.statement()
+    'For each image by itself, with probability at least 0.999 over ...'
     """
 
     certified: np.ndarray

@@ -23,6 +23,19 @@ class Joined:
 
     Attributes:
         parts: The models, which hold the weights.
+
+    Example:
+
+    >>> import keras
+    >>> import tensorflow as tf
+    >>> from rs_keras.ensembles import ensemble
+    >>> def linear():
+    ...     return keras.Sequential([
+    ...         keras.Input([4, 4, 1]), keras.layers.Flatten(),
+    ...         keras.layers.Dense(2)])
+    >>> both = ensemble([linear(), linear()])
+    >>> both(tf.zeros([3, 4, 4, 1])).shape.as_list(), len(both.variables)
+    ([3, 2], 4)
     """
 
     def __init__(self, parts: Sequence[Any], logits: Logits) -> None:
@@ -162,6 +175,17 @@ def soft_predict(
 
     Returns:
         float32 [B, num_classes].
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.ensembles import soft_predict
+    >>> sampler = Certifier(lambda x: x[:, 0, 0, :2], 0.5).sampler((1, 1, 2))
+    >>> images = tf.fill([1, 1, 1, 2], 0.5)
+    >>> seeds = tf.constant([[7, 0]], tf.int64)
+    >>> soft_predict(sampler, images, seeds, n=1_000).numpy().round(1)
+    array([[0.5, 0.5]], dtype=float32)
     """
     smooth = replace(sampler, noise="float")
 

@@ -143,6 +143,19 @@ def decide_dataset(
     Args:
         radius: See `Certifier.decide`.
         **decide_arguments: See `Certifier.decide`.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.evaluation import decide_dataset
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.25)
+    >>> images = tf.constant([[1.0, 0.0], [0.5, 0.5]])[:, None, None]
+    >>> data = tf.data.Dataset.from_tensor_slices((images, [0, 0]))
+    >>> log = decide_dataset(certifier, data, "decided.tsv", radius=0.25,
+    ...                      n_max=2_000, seed=7, progress=False)
+    >>> log.certified_accuracy(0.25).item()
+    0.5
     """
 
     def line(found: Decision) -> _Line:
@@ -285,6 +298,14 @@ def selected(
     Raises:
         ValueError: If the data set yields no such pairs, or an argument is out
             of range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras.evaluation import selected
+    >>> data = [(np.zeros([4, 4, 1]), label) for label in (7, 2, 1, 0, 4)]
+    >>> [(idx, label) for idx, image, label in selected(data, skip=2)]
+    [(0, 7), (2, 1), (4, 4)]
     """
     skip = check_count("skip", skip)
     if max_examples is not None:

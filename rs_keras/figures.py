@@ -60,6 +60,18 @@ def plot_interpolation(
         ValueError: If an argument is out of its range.
         OSError: If the file cannot be written.
 
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.figures import plot_interpolation
+    >>> certifier = Certifier(lambda x: x[:, 0, 0] - 0.5, 0.25, num_classes=3)
+    >>> white, black = np.ones([4, 4, 3]), np.zeros([4, 4, 3])
+    >>> figure = plot_interpolation(certifier, white, 0, black, "way.png",
+    ...                             n=100, points=5, seed=1)
+    >>> figure.subfigs[2].axes[0].get_xlabel()
+    'mixing ratio'
+
     References:
     - [Jeong et al., 2021](https://arxiv.org/abs/2111.09277), figure 2
     """
@@ -154,6 +166,15 @@ def plot_mixing_ratios(
         ValueError: If there is none, one has no correct prediction, or an
             argument is out of its range.
         OSError: If the file cannot be written.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras.figures import plot_mixing_ratios
+    >>> ratios = {"gaussian": np.array([0.25, 0.5, np.inf, np.nan])}
+    >>> figure = plot_mixing_ratios(ratios, "ratios.png")
+    >>> figure.axes[0].get_legend_handles_labels()[1]
+    ['gaussian (median 0.50, 33% never)']
 
     References:
     - [Jeong et al., 2021](https://arxiv.org/abs/2111.09277), figure 5

@@ -95,6 +95,16 @@ class CertificationLog:
         Raises:
             ValueError: If it is no such log; names the line and what is wrong.
             OSError: If there is no such file.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> from rs_keras.log import LogWriter
+        >>> with LogWriter("mnist.tsv", {"sigma": 0.5}) as writer:
+        ...     writer.write(0, label=7, predict=7, radius=0.75, time=2.0)
+        >>> log = CertificationLog.read("mnist.tsv")
+        >>> log.name, log.settings["sigma"], log.radius
+        ('mnist', 0.5, array([0.75]))
         """
         path = Path(path)
         columns, _ = log_format.parse(path, recover)
@@ -135,6 +145,17 @@ class CertificationLog:
         Raises:
             ValueError: If a shard is missing or there twice, the settings
                 differ, or the examples overlap or have gaps.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> def shard(i):
+        ...     settings = {"seed": 7, "skip": 1, "shard": [i, 2]}
+        ...     return CertificationLog([i, i + 2], [0, 0], [0, 0], [0.5, 0.25],
+        ...                             [1, 1], [1.0, 1.0], settings=settings)
+        >>> log = CertificationLog.merge([shard(1), shard(0)], examples=4)
+        >>> log.idx
+        array([0, 1, 2, 3])
         """
         from rs_keras import log_shards
 
@@ -265,6 +286,19 @@ class Envelope:
     Attributes:
         logs: The logs.
         name: What to call it in tables and plots.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> def log(radius, correct):
+    ...     ones = [1, 1]
+    ...     return CertificationLog([0, 1], ones, ones, radius, correct, ones)
+    >>> small, large = log([0.5, 0.5], [1, 1]), log([1.5, 0.0], [1, 0])
+    >>> best = CertificationLog.envelope([small, large])
+    >>> best.certified_accuracy([0.25, 1.0])
+    array([1. , 0.5])
+    >>> best.radius.max().item(), best.scope
+    (1.5, 'fixed_sigma')
     """
 
     logs: Sequence[CertificationLog]

@@ -79,6 +79,16 @@ def capped_acr(
         ValueError: If `max_radius` is out of its range, the log is empty, or
             there are radii at a sigma chosen for each image and it was not
             asked for them.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.log_metrics import capped_acr
+    >>> log = CertificationLog(
+    ...     idx=[0, 1], label=[1, 1], predict=[1, 1], radius=[0.5, 3.0],
+    ...     correct=[1, 1], time=[1.0, 1.0])
+    >>> log.acr(), capped_acr(log, max_radius=1.0)
+    (1.75, 0.75)
     """
     _check_some(log)
     log.check_averaged(per_input_sigma)
@@ -93,6 +103,16 @@ def median_radius(log: CertificationLog) -> float:
 
     Raises:
         ValueError: If the log is empty.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.log_metrics import median_radius
+    >>> log = CertificationLog(
+    ...     idx=[0, 1, 2], label=[1, 1, 1], predict=[1, 1, 0],
+    ...     radius=[0.5, 3.0, 9.0], correct=[1, 1, 0], time=[1.0] * 3)
+    >>> median_radius(log)
+    0.5
     """
     _check_some(log)
     return float(np.median(log.correct * log.radius))
@@ -110,6 +130,16 @@ def class_accuracy(log: CertificationLog, radius: float = 0.0) -> dict:
 
     Raises:
         ValueError: If `radius` is out of its range, or the log is empty.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.log_metrics import class_accuracy
+    >>> log = CertificationLog(
+    ...     idx=[0, 1, 2], label=[1, 1, 2], predict=[1, 1, 2],
+    ...     radius=[0.5, 0.25, 0.75], correct=[1, 1, 1], time=[1.0] * 3)
+    >>> class_accuracy(log, radius=0.5)
+    {1: 0.5, 2: 1.0}
     """
     check_not_negative("radius", radius)
     _check_some(log)
@@ -138,6 +168,17 @@ def top_probabilities(log: CertificationLog) -> np.ndarray:
 
     Raises:
         ValueError: If the log has neither, or is empty.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.log_metrics import top_probabilities
+    >>> log = CertificationLog(
+    ...     idx=[0, 1, 2], label=[1, 1, 1], predict=[1, 1, 0],
+    ...     radius=[1.0, 0.5, 0.5], correct=[1, 1, 0], time=[1.0] * 3,
+    ...     settings={"sigma": 0.5})
+    >>> top_probabilities(log).round(3)
+    array([0.   , 0.841, 0.977])
     """
     _check_some(log)
     if "p_top" in log.extra:
@@ -166,6 +207,17 @@ def top_probability_ecdf(
 
     Raises:
         ValueError: As `top_probabilities`.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.log_metrics import top_probability_ecdf
+    >>> log = CertificationLog(
+    ...     idx=[0, 1, 2, 3], label=[1] * 4, predict=[1] * 4, radius=[0.5] * 4,
+    ...     correct=[1] * 4, time=[1.0] * 4,
+    ...     extra={"p_top": [0.6, 0.7, 0.8, 0.9]})
+    >>> top_probability_ecdf(log, [0.5, 0.75, 1.0])
+    array([0. , 0.5, 1. ])
     """
     found = top_probabilities(log)
     below = np.searchsorted(found, np.asarray(p, np.float64), side="right")
@@ -179,6 +231,16 @@ def mean_samples(log: CertificationLog) -> float:
 
     Raises:
         ValueError: If neither tells, or the log is empty.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.log_metrics import mean_samples
+    >>> log = CertificationLog(
+    ...     idx=[0, 1], label=[1, 1], predict=[1, 1], radius=[0.5, 0.5],
+    ...     correct=[1, 1], time=[1.0, 1.0], extra={"n": [500, 1500]})
+    >>> mean_samples(log)
+    1000.0
     """
     _check_some(log)
     if "n" in log.extra:

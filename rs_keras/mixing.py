@@ -53,6 +53,16 @@ def adversarial_images(
     Raises:
         ValueError: If an argument is out of its range.
 
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.mixing import adversarial_images
+    >>> certifier = Certifier(lambda x: x[:, 0, 0] - 0.5, 0.25, num_classes=2)
+    >>> image = np.array([0.75, 0.25]).reshape(1, 1, 1, 2)
+    >>> adversarial_images(certifier, image, [0]).ravel()
+    array([0., 1.], dtype=float32)
+
     References:
     - [Jeong et al., 2021](https://arxiv.org/abs/2111.09277), equation 7
     """
@@ -111,6 +121,17 @@ def confidences(
 
     Raises:
         ValueError: If an argument is out of its range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.mixing import confidences
+    >>> certifier = Certifier(lambda x: x[:, 0, 0] - 0.5, 0.25, num_classes=2)
+    >>> image = np.array([1.0, 0.0]).reshape(1, 1, 1, 2)
+    >>> shares = confidences(certifier, image, 1 - image, [0.0, 0.5, 1.0])
+    >>> shares[:, 0, 0].round(1)
+    array([1. , 0.5, 0. ])
     """
     images, adversarial = _pair(images, adversarial)
     ratios = np.atleast_1d(np.asarray(ratios, np.float64))

@@ -36,7 +36,15 @@ POSITION_BITS = 48
 
 
 def fresh_seeds(count: int) -> np.ndarray:
-    """Returns `count` seeds, int64 [count, 2], from the system's entropy."""
+    """Returns `count` seeds, int64 [count, 2], from the system's entropy.
+
+    Example:
+
+    >>> from rs_keras.noise import fresh_seeds
+    >>> seeds = fresh_seeds(3)
+    >>> seeds.shape, bool((seeds == fresh_seeds(3)).any())
+    ((3, 2), False)
+    """
     return np.frombuffer(os.urandom(16 * count), np.int64).reshape(count, 2)
 
 
@@ -84,6 +92,16 @@ def as_seeds(
 
     Raises:
         ValueError: If `seed` is none of these, or there is no key.
+
+    Example:
+
+    >>> from rs_keras.noise import as_seeds
+    >>> from rs_keras.noise import fold_in
+    >>> rows = as_seeds(7, count=3)
+    >>> rows.shape, bool((rows[2] == fold_in(7, 2)).all())
+    ((3, 2), True)
+    >>> bool((as_seeds(rows, count=3) == rows).all())
+    True
     """
     if seed is None:
         return fresh_seeds(count)
@@ -110,6 +128,12 @@ def example_seed(root: Any, idx: int) -> Any:
     Args:
         root: The run's seed; "keyed" leaves it to the image.
         idx: Place of the example in its data set.
+
+    Example:
+
+    >>> from rs_keras.noise import example_seed
+    >>> example_seed(7, idx=0).shape, example_seed("keyed", idx=0)
+    ((1, 2), 'keyed')
     """
     return root if root == "keyed" else fold_in(root, idx)[None]
 
@@ -119,6 +143,12 @@ def addressed_draws(shape: Sequence[int]) -> int:
 
     A draw takes at most one position for each number in it. Beyond, draws
     would be those of another use of the seed, or the first ones again.
+
+    Example:
+
+    >>> from rs_keras.noise import addressed_draws
+    >>> addressed_draws([224, 224, 3])
+    1869917734
     """
     return int(2**POSITION_BITS // math.prod(shape))
 
@@ -185,6 +215,16 @@ def uniform(
     dtype: tf.DType = tf.float32,
     stream: int = 0,
 ) -> tf.Tensor:
-    """Uniform draws in [0, 1), addressed as in `normal`."""
+    """Uniform draws in [0, 1), addressed as in `normal`.
+
+    Example:
+
+    >>> from rs_keras import noise
+    >>> whole = noise.uniform([4], [7, 0], 0, 5)
+    >>> bool((whole[3:] == noise.uniform([4], [7, 0], 3, 2)).numpy().all())
+    True
+    >>> bool(whole.numpy().min() >= 0), bool(whole.numpy().max() < 1)
+    (True, True)
+    """
     bits = _bits(shape, seed, first, count, dtype, stream)
     return _shaped(tf.raw_ops.StatelessRandomUniformV2(**bits), shape)

@@ -66,6 +66,15 @@ def linf_log(
 
     Raises:
         ValueError: If `image_shape` is none, or the log is in L-infinity.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.norms import linf_log
+    >>> log = CertificationLog([0], [7], [7], [0.56], [1], [2.0], name="mnist")
+    >>> found = linf_log(log, (28, 28, 1))
+    >>> found.name, found.radius.round(6)
+    ('mnist (L-infinity)', array([0.02]))
     """
     if log.settings.get("norm") == "linf":
         raise ValueError(f"{log.name} holds L-infinity radii already")

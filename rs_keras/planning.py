@@ -61,6 +61,16 @@ def planned(
 
     Returns:
         int64 [B].
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras import planning
+    >>> votes = np.array([[1000, 0], [900, 100], [520, 480]])  # of 1,000 draws
+    >>> planning.planned(votes, n=100_000, alpha=0.001, sigma=0.5,
+    ...                  bound="clopper_pearson", runner_up=True,
+    ...                  tolerance=0.05, max_radius=None)
+    array([30288,  2197,  1000])
     """
     sizes = choices(n)
     if bound == "clopper_pearson":

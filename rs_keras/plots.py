@@ -101,6 +101,16 @@ def new_figure(
 
     Raises:
         ValueError: If the file has an ending other than .png, .svg or .pdf.
+
+    Example:
+
+    >>> from rs_keras import plots
+    >>> figure = plots.new_figure("points.svg", width=5.0)
+    >>> figure.get_size_inches().tolist()
+    [5.0, 4.0]
+    >>> plots.new_figure("points.bmp")
+    Traceback (most recent call last):
+    ValueError: `path` must end with .png, .svg, .pdf. Received: points.bmp
     """
     if path is not None and Path(path).suffix.lower() not in _FORMATS:
         raise ValueError(
@@ -118,6 +128,15 @@ def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
     Args:
         figure: From `new_figure`.
         path: As given there; None does nothing.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> from rs_keras import plots
+    >>> for name in ("a.svg", "b.svg"):
+    ...     plots.save(plots.new_figure(name), name)
+    >>> Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
+    True
     """
     if path is None:
         return
@@ -131,12 +150,29 @@ def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
 
 
 def colours() -> Iterator[str]:
-    """Yields the colours of curves, over and over."""
+    """Yields the colours of curves, over and over.
+
+    Example:
+
+    >>> from itertools import islice
+    >>> from rs_keras import plots
+    >>> list(islice(plots.colours(), 2))
+    ['#0072B2', '#D55E00']
+    """
     return cycle(_COLOURS)
 
 
 def plain_axes(axes: "Axes", x: str, y: str) -> None:
-    """Gives axes their names, a faint grid and no frame."""
+    """Gives axes their names, a faint grid and no frame.
+
+    Example:
+
+    >>> from rs_keras import plots
+    >>> axes = plots.new_figure(None).add_subplot()
+    >>> plots.plain_axes(axes, "epoch", "ACR")
+    >>> axes.get_xlabel(), axes.spines["top"].get_visible()
+    ('epoch', False)
+    """
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(color="#E5E5E5", linewidth=0.6)

@@ -93,6 +93,18 @@ def load_key(key: "Key" = None) -> SeedKey:
     Raises:
         ValueError: If there is none, or it is too short.
         OSError: If the file cannot be read.
+
+    Example:
+
+    >>> import os
+    >>> from pathlib import Path
+    >>> from rs_keras.seeds import load_key
+    >>> size = Path("key").write_bytes(os.urandom(32))
+    >>> load_key("key")
+    SeedKey(...)
+    >>> load_key(b"short")
+    Traceback (most recent call last):
+    ValueError: `key` must have at least 16 bytes. Received: 5 bytes
     """
     if isinstance(key, SeedKey):
         return key

@@ -69,6 +69,12 @@ def spending(alpha: float, looks: int, rho: float) -> np.ndarray:
     """How much of `alpha` is spent up to each look: float64 [looks].
 
     alpha * (k / looks)**rho: the larger `rho`, the later it is spent.
+
+    Example:
+
+    >>> from rs_keras import sequential
+    >>> sequential.spending(0.5, looks=4, rho=2.0).tolist()
+    [0.03125, 0.125, 0.28125, 0.5]
     """
     return alpha * (np.arange(1, looks + 1) / looks) ** rho
 
@@ -87,6 +93,16 @@ class Walk:
         low: The smallest count that is held.
         mass: float64; mass[i] is the probability of `low` + i successes.
         lost: Mass cut off.
+
+    Example:
+
+    >>> from rs_keras import sequential
+    >>> walk = sequential.Walk(0.5, 0.5, cut=1e-14)
+    >>> walk.advance(2)
+    >>> walk.n, walk.mass.round(6), walk.tail().round(6)
+    (2, array([0.25, 0.5 , 0.25]), array([1.  , 0.75, 0.25, 0.  ]))
+    >>> round(walk.stop_at(2), 6)
+    0.25
     """
 
     def __init__(self, p: float, q: float, cut: float) -> None:
@@ -233,6 +249,15 @@ class Tables:
             counts.
         levels: float64 [K], the share of alpha of each look where two counts
             are looked at; else None.
+
+    Example:
+
+    >>> from rs_keras import sequential
+    >>> tables = sequential.one_count((0.25,), 0.5, 0.001, 1_000, selection=100)
+    >>> tables.looks.tolist()
+    [128, 173, 234, 316, 427, 577, 779, 1000]
+    >>> tables.upper[:, 0].tolist()  # votes that certify 0.25 at each look
+    [110, 143, 188, 248, 329, 437, 583, 741]
     """
 
     radii: np.ndarray
@@ -267,6 +292,13 @@ def one_count(
         alpha: Error probability, over all looks and radii.
         n_max: Draws in all, with the selection.
         selection: Draws that fix the class where it has to be fixed.
+
+    Example:
+
+    >>> from rs_keras import sequential
+    >>> tables = sequential.one_count((0.25, 0.5), 0.5, 0.001, 1_000, 100)
+    >>> tables.upper[-1].tolist(), tables.selection
+    ([741, 880], 0)
     """
     for fixed in (0, selection):
         looks = checkpoints(n_max - fixed)
@@ -293,6 +325,13 @@ def two_counts(
         alpha: Error probability, over all looks.
         n_max: Draws in all, with the selection.
         selection: Draws that fix the class.
+
+    Example:
+
+    >>> from rs_keras import sequential
+    >>> tables = sequential.two_counts((0.25, 0.5), 0.001, 1_000, selection=100)
+    >>> tables.looks.tolist(), bool(tables.levels.sum() <= 0.001)
+    ([128, 173, 234, 316, 427, 577, 779, 900], True)
     """
     looks, levels = shares_of_looks(alpha, n_max - selection)
     return Tables(np.array(radii), selection, np.array(looks), levels=levels)
@@ -301,7 +340,15 @@ def two_counts(
 def shares_of_looks(
     alpha: float, n_max: int
 ) -> tuple[tuple[int, ...], np.ndarray]:
-    """The looks up to `n_max`, and the part of alpha that each may spend."""
+    """The looks up to `n_max`, and the part of alpha that each may spend.
+
+    Example:
+
+    >>> from rs_keras import sequential
+    >>> looks, shares = sequential.shares_of_looks(0.001, 300)
+    >>> looks, shares.round(6).tolist()
+    ((128, 173, 234, 300), [6.2e-05, 0.000187, 0.000312, 0.000437])
+    """
     looks = checkpoints(n_max)
     # The sum of the parts must not round to more than alpha.
     spent = spending(alpha * (1 - 1e-12), len(looks), _RHO)

@@ -46,6 +46,15 @@ class SmoothedClassifier:
     """Counts how often a base classifier gives each class under noise.
 
     `Certifier` is built on it, and says what the arguments are.
+
+    Example:
+
+    >>> from rs_keras.smoothed import SmoothedClassifier
+    >>> smoothed = SmoothedClassifier(lambda x: x[:, 0, 0, :2], sigma=0.25)
+    >>> smoothed.sample([[[[1.0, 0.0]]]], n=1_000).argmax(-1)
+    array([0])
+    >>> smoothed.sampler((1, 1, 2)).num_classes
+    2
     """
 
     def __init__(

@@ -67,6 +67,18 @@ def certified_cells(
     """Returns the header and the rows of `certified_table`, not yet laid out.
 
     Arguments and errors are those of `certified_table`.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.tables import certified_cells
+    >>> log = CertificationLog(
+    ...     idx=[0, 1], label=[7, 2], predict=[7, -1], radius=[0.6, 0.0],
+    ...     correct=[True, False], time=[2.0, 2.0], name="gaussian")
+    >>> header, row = certified_cells([log], radii=[0.5])
+    >>> dict(zip(header, row))
+    {'log': 'gaussian', 'ACR': '0.300', '0.50': '50.0', 'abstain': '50.0',
+     'examples': '2', 'n': '-', 'bound': '-'}
     """
     kept = [log for log in logs if per_input_sigma or not _varies(log)]
     if not kept:

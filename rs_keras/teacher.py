@@ -144,6 +144,19 @@ def read_labels(
     Raises:
         ValueError: If it holds no such array, or is of another data set.
         OSError: If it cannot be read.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> import rs_keras
+    >>> from rs_keras.teacher import read_labels
+    >>> data = tf.data.Dataset.from_tensor_slices(
+    ...     (tf.ones([3, 4, 4, 2]) * [1.0, 0.0], tf.zeros([3], tf.int64)))
+    >>> votes = rs_keras.smoothed_labels(
+    ...     lambda x: x[:, 0, 0], data, n=100, path="soft.npz", progress=False)
+    >>> labels = read_labels("soft.npz")
+    >>> labels.shape, bool((labels == votes).all())
+    ((3, 2), True)
     """
     labels, made = _read(Path(path))
     known = made.get("dataset") or ""
@@ -189,7 +202,17 @@ def _read(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
 
 
 def digest(array: np.ndarray) -> str:
-    """Returns a hash of an array's type, shape and values."""
+    """Returns a hash of an array's type, shape and values.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras.teacher import digest
+    >>> digest(np.zeros(4)) == digest(np.zeros(4))
+    True
+    >>> digest(np.zeros(4)) == digest(np.zeros([2, 2]))
+    False
+    """
     array = np.ascontiguousarray(array)
     found = hashlib.blake2b(digest_size=16)
     found.update(f"{array.dtype}{array.shape}".encode())

@@ -14,6 +14,7 @@ def reachable(host: str, port: int) -> str:
 
     Example:
 
+    >>> from rs_keras.serving.addresses import reachable
     >>> reachable("0.0.0.0", 8500)
     '127.0.0.1:8500'
     """
@@ -42,6 +43,7 @@ def join(host: str, port: int) -> str:
 
     Example:
 
+    >>> from rs_keras.serving.addresses import join
     >>> join("::1", 8500)
     '[::1]:8500'
     """

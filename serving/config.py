@@ -31,6 +31,8 @@ def parse(text: str) -> Any:
         ValueError: If it does not parse, with the line and column.
 
     Example:
+
+    >>> from rs_keras.serving.config import parse
     >>> parse("model_config_list {}").WhichOneof("config")
     'model_config_list'
     """
@@ -87,6 +89,8 @@ def single(
         ValueError: If an argument is none of the above.
 
     Example:
+
+    >>> from rs_keras.serving.config import single
     >>> config = single("/models/mnist", "mnist", versions=[1, 2])
     >>> list(config.model_config_list.config[0]
     ...     .model_version_policy.specific.versions)

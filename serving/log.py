@@ -26,6 +26,9 @@ class JSONFormatter(logging.Formatter):
     """Writes a record as one line of JSON.
 
     Example:
+
+    >>> import logging
+    >>> from rs_keras.serving.log import JSONFormatter
     >>> record = {"msg": "ready", "levelname": "INFO", "created": 0.0}
     >>> JSONFormatter().format(logging.makeLogRecord(record))[38:]
     '"level": "INFO", "event": "ready"}'

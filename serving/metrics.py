@@ -40,6 +40,9 @@ class Metrics:
     """Counts and times what a server does; safe to use from many threads.
 
     Example:
+
+    >>> from rs_keras.serving.metrics import REQUEST_COUNT
+    >>> from rs_keras.serving.metrics import Metrics
     >>> metrics = Metrics()
     >>> metrics.count(REQUEST_COUNT, "mnist", "OK")
     >>> metrics.total(REQUEST_COUNT)

@@ -93,6 +93,7 @@ class EmbeddedServer:
         OSError: If `config_file` cannot be read.
 
     Example:
+
     >>> import tempfile
     >>> import tensorflow as tf
     >>> from rs_keras.serving import EmbeddedServer

@@ -18,7 +18,9 @@ class StatusError(Exception):
         message: What went wrong, in the words of TF Serving where it has them.
 
     Example:
+
     >>> import grpc
+    >>> from rs_keras.serving.status import StatusError
     >>> str(StatusError(grpc.StatusCode.NOT_FOUND, "no such model"))
     'NOT_FOUND: no such model'
     """

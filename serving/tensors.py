@@ -62,7 +62,9 @@ def decode(proto: Any) -> np.ndarray:
             2 GiB.
 
     Example:
+
     >>> import tensorflow as tf
+    >>> from rs_keras.serving.tensors import decode
     >>> decode(tf.make_tensor_proto([[1.0, 2.0]])).tolist()
     [[1.0, 2.0]]
     """

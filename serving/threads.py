@@ -22,6 +22,8 @@ class ThreadPool(futures.Executor):
         idle_seconds: How long a thread waits for work before it ends.
 
     Example:
+
+    >>> from rs_keras.serving.threads import ThreadPool
     >>> pool = ThreadPool(max_threads=2)
     >>> pool.submit(pow, 2, 10).result()
     1024

@@ -45,6 +45,34 @@ class SmoothTrainer(NoisyModel):
     Attributes:
         step: int64 variable, the number of steps taken. Saved, so that a run
             that was resumed goes on with the noise it would have seen.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> from rs_keras.losses import cross_entropy, labels_of
+    >>> from rs_keras.trainers import SGD, SmoothTrainer
+    >>> class Hardest(SmoothTrainer):
+    ...     def _losses_and_logits(self, images, targets, draw):
+    ...         logits = self.noisy_logits(images, draw["noise"])
+    ...         losses = cross_entropy(labels_of(targets), logits)
+    ...         return {"ce": tf.reduce_max(losses, axis=0)}, logits
+    >>> model = keras.Sequential(
+    ...     [keras.Input([8, 8, 1]), keras.layers.Flatten(),
+    ...      keras.layers.Dense(2)])
+    >>> trainer = Hardest(model, sigma=0.25, num_noise=4, warmup_epochs=2)
+    >>> trainer.compile(optimizer=SGD(0.1))
+    >>> images, labels = np.full([6, 8, 8, 1], 0.5), np.arange(6) % 2
+    >>> trainer.check_batch(images, labels)
+    >>> history = trainer.fit(images, labels, batch_size=3, verbose=0)
+    >>> sorted(history.history), int(trainer.step.numpy())
+    (['ce', 'loss'], 2)
+    >>> [trainer.warmup(epoch) for epoch in range(3)]
+    [0.5, 1.0, 1.0]
+    >>> trainer.begin_epoch(0)
+    >>> float(trainer.warmup_factor.numpy())
+    0.5
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -90,7 +90,19 @@ def synchronized(model: keras.Model) -> keras.Model:
 
 
 def is_synchronized(model: keras.Model) -> bool:
-    """Returns whether a model has layers whose replicas wait for each other."""
+    """Returns whether a model has layers whose replicas wait for each other.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras.trainers import batch_norm
+    >>> model = keras.Sequential([keras.Input([4, 4, 1]),
+    ...                           keras.layers.BatchNormalization()])
+    >>> batch_norm.is_synchronized(model)
+    False
+    >>> batch_norm.is_synchronized(batch_norm.synchronized(model))
+    True
+    """
     return any(
         isinstance(layer, SynchronizedBatchNormalization)
         or getattr(layer, "synchronized", False)

@@ -188,6 +188,19 @@ class SaveModel(keras.callbacks.Callback):
 
     Raises:
         ValueError: If `path` ends otherwise.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras import datasets
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers.callbacks import SaveModel
+    >>> trainer = recipes.get("fashion_mini", "gaussian", sigma=0.5).build()
+    >>> history = trainer.fit(
+    ...     *datasets.arrays("fashion_mini"), batch_size=500, verbose=0,
+    ...     callbacks=[SaveModel("trainer.keras")])
+    >>> keras.saving.load_model("trainer.keras").sigma
+    0.5
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -32,6 +32,15 @@ def gaussian(
 
     Raises:
         ValueError: If the shape of an image is not known.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.trainers import draws
+    >>> images = tf.zeros([6, 28, 28, 1])
+    >>> noise = draws.gaussian(images, [7, 0], first=0, copies=4, sigma=0.5)
+    >>> noise.shape.as_list(), round(float(tf.math.reduce_std(noise)), 2)
+    ([4, 6, 28, 28, 1], 0.5)
     """
     shape = images.shape[1:]
     if not shape.is_fully_defined():
@@ -50,6 +59,17 @@ def gaussian(
 def uniform(
     images: tf.Tensor, seed: Any, first: Any, shape: list[int], stream: int
 ) -> tf.Tensor:
-    """Returns numbers in [0, 1), [B, *shape], addressed as in `gaussian`."""
+    """Returns numbers in [0, 1), [B, *shape], addressed as in `gaussian`.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.trainers import draws
+    >>> images = tf.zeros([6, 28, 28, 1])
+    >>> found = draws.uniform(
+    ...     images, [7, 0], 0, shape=[2], stream=draws.MIX_STREAM)
+    >>> found.shape.as_list(), bool(tf.reduce_all((found >= 0) & (found < 1)))
+    ([6, 2], True)
+    """
     rows = tf.shape(images)[0]
     return noise.uniform(shape, seed, first, rows, images.dtype, stream=stream)

@@ -44,6 +44,33 @@ class NoisyModel(keras.Model):
 
     Raises:
         ValueError: If an argument is out of range.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> from rs_keras import adversaries
+    >>> from rs_keras.trainers import SmoothAdv
+    >>> model = keras.Sequential(
+    ...     [keras.Input([8, 8, 1]), keras.layers.Flatten(),
+    ...      keras.layers.Dense(2)])
+    >>> trainer = SmoothAdv(model, sigma=0.25, num_noise=4, epsilon=0.5)
+    >>> images, labels = np.full([6, 8, 8, 1], 0.5), np.arange(6) % 2
+    >>> draw = trainer.draw(images, seed=[7, 0])
+    >>> draw["noise"].shape.as_list(), trainer.sigma0
+    ([4, 6, 8, 8, 1], 0.25)
+    >>> half = trainer.draw(images[3:], seed=[7, 0], first=3)
+    >>> bool((half["noise"] == draw["noise"][:, 3:]).numpy().all())
+    True
+    >>> losses = trainer.losses_of(images, labels, draw)
+    >>> {name: loss.shape.as_list() for name, loss in losses.items()}
+    {'ce': [6]}
+    >>> found = trainer.attack(images, labels, draw)["adv"]
+    >>> round(float(adversaries.norms(found - images).numpy().max()), 3)
+    0.5
+    >>> logits = trainer.noisy_logits(images, draw["noise"], training=False)
+    >>> logits.shape.as_list()
+    [4, 6, 2]
     """
 
     loss_names: tuple[str, ...] = ("ce",)

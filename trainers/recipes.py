@@ -75,6 +75,22 @@ class Recipe:
             `n` draws each, after every `every` epochs, for the run's history.
             Empty for never.
         sources: Where each number comes from, by field or dotted name.
+
+    Example:
+
+    >>> from rs_keras.trainers import recipes
+    >>> recipe = recipes.get("fashion_mini", "smoothmix", sigma=0.5)
+    >>> recipe.augmentation is None, recipe.build_model().output_shape
+    (True, (None, 10))
+    >>> recipe.build_optimizer().momentum
+    0.9
+    >>> [type(callback).__name__ for callback in recipe.callbacks()]
+    ['LearningRateScheduler']
+    >>> recipe.to_json()["trainer"]["eta"]
+    5.0
+    >>> recipe.save("recipe.json")
+    >>> recipes.load("recipe.json") == recipe
+    True
     """
 
     dataset: str
@@ -397,7 +413,15 @@ def get(
 
 
 def methods(dataset: str, data_dir: str | Path | None = None) -> list[str]:
-    """Returns the names of the methods, and variants, that `get` knows."""
+    """Returns the names of the methods, and variants, that `get` knows.
+
+    Example:
+
+    >>> from rs_keras.trainers import recipes
+    >>> recipes.methods("imagenet2012")
+    ['gaussian', 'stability', 'smoothadv', 'macer', 'consistency', 'smoothmix',
+     'catrs']
+    """
     return list(_settings_of(_family_of(dataset, data_dir), dataset))
 
 
@@ -407,6 +431,13 @@ def load(path: str | Path) -> Recipe:
     Raises:
         ValueError: If it is none; names the key.
         OSError: If the file cannot be read.
+
+    Example:
+
+    >>> from rs_keras.trainers import recipes
+    >>> recipes.get("mnist", "gaussian", sigma=0.5).save("recipe.json")
+    >>> recipes.load("recipe.json").batch_size
+    256
     """
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))

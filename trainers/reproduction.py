@@ -58,12 +58,28 @@ _ORDER = Path(rs_keras.__file__).parent / "data" / "mnist_test_order.npz"
 
 
 def folder_of(root: str | Path, sigma: float, method: str) -> Path:
-    """Returns where the results of a method are kept."""
+    """Returns where the results of a method are kept.
+
+    Example:
+
+    >>> from rs_keras.trainers import reproduction
+    >>> reproduction.folder_of("results", 0.5, "gaussian").as_posix()
+    'results/mnist/sigma_0.50/gaussian'
+    """
     return Path(root) / "mnist" / f"sigma_{sigma:.2f}" / method
 
 
 def scheduled(recipe: Recipe, budget: str) -> Recipe:
-    """Returns the recipe with as much of its schedule as the budget has."""
+    """Returns the recipe with as much of its schedule as the budget has.
+
+    Example:
+
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers import reproduction
+    >>> recipe = recipes.get("mnist", "smoothmix", sigma=0.5)
+    >>> reproduction.scheduled(recipe, "short").epochs
+    9
+    """
     check_choice("budget", budget, BUDGETS)
     share = BUDGETS[budget]["share"]
     if share == 1.0:
@@ -80,6 +96,14 @@ def is_trained(folder: str | Path, recipe: Recipe) -> bool:
         folder: Of the run.
         recipe: What should have been trained; its teacher and the sources of
             its numbers are not compared.
+
+    Example:
+
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers import reproduction
+    >>> recipe = recipes.get("mnist", "smoothmix", sigma=0.5)
+    >>> reproduction.is_trained("nothing/is/here", recipe)
+    False
     """
     place = Path(folder)
     needed = (runs.RECIPE, runs.HISTORY, RUN_MODEL)

@@ -185,6 +185,15 @@ class Passes:
     Raises:
         ValueError: If there is not one soft label an example, or one is no
             distribution over the classes.
+
+    Example:
+
+    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers import runs
+    >>> recipe = recipes.get("fashion_mini", "gaussian", 0.5, limit=600)
+    >>> passes = runs.Passes(recipe)
+    >>> passes.steps, len(passes(epoch=0)), len(passes(epoch=0, first_step=2))
+    (3, 3, 1)
     """
 
     def __init__(

@@ -33,6 +33,14 @@ class TrialResult:
         clean: Certified accuracy there at radius 0; None as above.
         values: What was varied.
         message: Why it failed, in one line; empty if it did not.
+
+    Example:
+
+    >>> from rs_keras.trainers import sweeps
+    >>> trial = sweeps.TrialResult("03", "COMPLETED", score=0.6, acr=0.6,
+    ...                            clean=0.8, values={"eta": 2.5})
+    >>> sweeps.pareto([trial])[0].values
+    {'eta': 2.5}
     """
 
     trial: str
@@ -45,7 +53,19 @@ class TrialResult:
 
 
 def results(tuner: keras_tuner.Tuner) -> list[TrialResult]:
-    """Returns a search's trials, the best first and failed ones last."""
+    """Returns a search's trials, the best first and failed ones last.
+
+    Example:
+
+    >>> import keras_tuner
+    >>> from rs_keras.trainers import sweeps
+    >>> from rs_keras.trainers import tuning
+    >>> model = tuning.SmoothingHyperModel(
+    ...     "gaussian", "fashion_mini", sigma=0.5, validation=10)
+    >>> tuner = tuning.tuner(model, "random", trials=2)
+    >>> sweeps.results(tuner)  # none before tuner.search()
+    []
+    """
     found = [_result(trial) for trial in tuner.oracle.trials.values()]
     return sorted(
         found, key=lambda one: (one.score is None, -(one.score or 0), one.trial)
@@ -104,9 +124,19 @@ def pareto(found: Sequence[TrialResult]) -> list[TrialResult]:
 
 
 def table(found: Sequence[TrialResult]) -> str:
-    """Returns one tab-separated line a trial, under a header line.
+    r"""Returns one tab-separated line a trial, under a header line.
 
     `front` is 1 for the trials of the Pareto front.
+
+    Example:
+
+    >>> from rs_keras.trainers import sweeps
+    >>> trial = sweeps.TrialResult("03", "COMPLETED", score=0.6, acr=0.6,
+    ...                            clean=0.8, values={"eta": 2.5})
+    >>> header, row = sweeps.table([trial]).split("\n")
+    >>> dict(zip(header.split("\t"), row.split("\t")))
+    {'trial': '03', 'status': 'COMPLETED', 'score': '0.6', 'acr': '0.6',
+     'clean': '0.8', 'front': '1', 'eta': '2.5', 'message': ''}
     """
     names = list(dict.fromkeys(key for one in found for key in one.values))
     front = {one.trial for one in pareto(found)}
@@ -144,6 +174,15 @@ def plot_front(
     Raises:
         ValueError: If no trial was completed, or the file has another ending.
         OSError: If the file cannot be written.
+
+    Example:
+
+    >>> from rs_keras.trainers import sweeps
+    >>> def one(name, clean, acr):
+    ...     return sweeps.TrialResult(name, "COMPLETED", acr, acr, clean, {})
+    >>> figure = sweeps.plot_front([one("a", .9, .5), one("b", .8, .6)])
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['Pareto front']
     """
     front = pareto(found)
     if not front:
@@ -186,6 +225,18 @@ def write(tuner: keras_tuner.Tuner, directory: str | Path) -> list[str]:
     """Writes trials.tsv, front.svg and best.json; returns what was written.
 
     The last two need a completed trial.
+
+    Example:
+
+    >>> from rs_keras.trainers import sweeps
+    >>> from rs_keras.trainers import tuning
+    >>> model = tuning.SmoothingHyperModel(
+    ...     "gaussian", "fashion_mini", sigma=0.5, epochs=1, validation=10,
+    ...     n=100, overrides={"limit": 500})
+    >>> tuner = tuning.tuner(model, "random", trials=1, directory="sweep")
+    >>> tuner.search(verbose=0)
+    >>> sweeps.write(tuner, "sweep")
+    ['sweep/trials.tsv', 'sweep/front.svg', 'sweep/best.json']
     """
     directory = Path(directory)
     found = results(tuner)

@@ -268,6 +268,18 @@ def tuner(
     Raises:
         ValueError: If an argument is out of range, or the directory holds a
             search of other settings (names each).
+
+    Example:
+
+    >>> from rs_keras.trainers import tuning
+    >>> model = tuning.SmoothingHyperModel(
+    ...     "smoothmix", "fashion_mini", sigma=0.5, validation=10)
+    >>> tuner = tuning.tuner(model, "bayesian", trials=20, directory="sweep")
+    >>> sorted(tuner.oracle.hyperparameters.values)  # and then tuner.search()
+    ['eta', 'learning_rate', 'one_step_adversary', 'steps']
+    >>> tuning.tuner(model, "grid")
+    Traceback (most recent call last):
+    ValueError: `kind` must be one of random, bayesian, hyperband. ...
     """
     check_choice("kind", kind, TUNERS)
     check_count("trials", trials)
@@ -324,6 +336,19 @@ def is_worker() -> bool:
     """Whether this process runs trials that another one chooses.
 
     As Keras Tuner decides it; a worker has no results of its own.
+
+    Example:
+
+    >>> import os
+    >>> from rs_keras.trainers import tuning
+    >>> tuning.is_worker()
+    False
+    >>> os.environ["KERASTUNER_ORACLE_IP"] = "chief.example"
+    >>> os.environ["KERASTUNER_TUNER_ID"] = "tuner0"
+    >>> tuning.is_worker()
+    True
+    >>> for name in ("KERASTUNER_ORACLE_IP", "KERASTUNER_TUNER_ID"):
+    ...     del os.environ[name]
     """
     has_chief = "KERASTUNER_ORACLE_IP" in os.environ
     return has_chief and "chief" not in os.environ.get(
@@ -336,6 +361,20 @@ def best_recipe(tuner: keras_tuner.Tuner) -> Recipe:
 
     Raises:
         ValueError: If no trial was completed; says why the last one failed.
+
+    Example:
+
+    >>> from rs_keras.trainers import search_spaces
+    >>> from rs_keras.trainers import tuning
+    >>> model = tuning.SmoothingHyperModel(
+    ...     "gaussian", "fashion_mini", sigma=0.5, epochs=1, validation=10,
+    ...     space={"learning_rate": search_spaces.Log(0.01, 0.02)}, n=100,
+    ...     overrides={"limit": 500})
+    >>> tuner = tuning.tuner(model, "random", trials=1, directory="sweep")
+    >>> tuner.search(verbose=0)
+    >>> best = tuning.best_recipe(tuner)
+    >>> 0.01 <= best.optimizer["learning_rate"] <= 0.02
+    True
     """
     # Keras Tuner fills up with failed ones.
     best = tuner.oracle.get_best_trials(1)
@@ -347,6 +386,13 @@ def best_recipe(tuner: keras_tuner.Tuner) -> Recipe:
 
 
 def last_line(message: str | None) -> str:
-    """Returns the last line of a traceback; empty for none."""
+    r"""Returns the last line of a traceback; empty for none.
+
+    Example:
+
+    >>> from rs_keras.trainers import tuning
+    >>> tuning.last_line("Traceback ...\nValueError: too large\n")
+    'ValueError: too large'
+    """
     lines = (message or "").strip().splitlines()
     return lines[-1] if lines else ""
