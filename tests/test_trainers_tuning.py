@@ -99,7 +99,9 @@ def test_a_choice_of_booleans_stays_one(chosen):
     # Keras Tuner keeps 0 and 1 of it, which no trainer takes for a flag.
     recipe = recipes.get("mnist", "smoothmix", 1.0)
     found = search_spaces.sample(
-        search_spaces.default(recipe), Asked(one_step_adversary=chosen), recipe
+        search_spaces.default(recipe),
+        Asked(one_step_adversary=int(chosen)),
+        recipe,
     )
     assert recipe.replace(**found).build().one_step_adversary is chosen
 
