@@ -15,7 +15,14 @@ FORMAT = 1
 
 
 def to_json(metadata: dict[str, Any]) -> str:
-    """Returns the text that `describe` answers: equal exports, equal text."""
+    """Returns the text that `describe` answers: equal exports, equal text.
+
+    Example:
+
+    >>> from rs_keras.export import metadata
+    >>> metadata.to_json({"sigma": 0.5, "n": 1000})
+    '{"n": 1000, "sigma": 0.5}'
+    """
     return json.dumps(metadata, sort_keys=True, ensure_ascii=False)
 
 
@@ -28,6 +35,14 @@ def read(version: str | Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: If the folder is no export of this package.
         ValueError: If the file in it cannot be read.
+
+    Example:
+
+    >>> from rs_keras.export import metadata
+    >>> text = metadata.to_json({"format": metadata.FORMAT, "sigma": 0.5})
+    >>> metadata.write("exports/mnist/1", text)
+    >>> metadata.read("exports/mnist/1")["sigma"]
+    0.5
     """
     path = Path(version) / FILE
     if not path.is_file():
@@ -47,7 +62,16 @@ def read(version: str | Path) -> dict[str, Any]:
 
 
 def write(version: str | Path, text: str) -> None:
-    """Puts the text of `describe` beside the model."""
+    """Puts the text of `describe` beside the model.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> from rs_keras.export import metadata
+    >>> metadata.write("exports/mnist/1", metadata.to_json({"sigma": 0.5}))
+    >>> Path("exports/mnist/1", metadata.FILE).read_text()
+    '{"sigma": 0.5}'
+    """
     path = Path(version) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

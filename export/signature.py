@@ -42,6 +42,14 @@ class Field:
         shape: Of one row: numbers, IMAGE (height, width and channels) or
             CLASSES.
         meaning: In one line.
+
+    Example:
+
+    >>> from rs_keras.export import signature
+    >>> certify = signature.SIGNATURES["certify"]
+    >>> field = certify.outputs["n"]
+    >>> field.dtype, field.shape, field.meaning
+    ('int64', (), 'draws really made; 0 for a row that was refused')
     """
 
     dtype: str
@@ -71,7 +79,15 @@ class Field:
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs and outputs of one signature, by name."""
+    """The inputs and outputs of one signature, by name.
+
+    Example:
+
+    >>> from rs_keras.export import signature
+    >>> decide = signature.SIGNATURES[signature.DECIDE]
+    >>> list(decide.inputs), list(decide.outputs)
+    (['images', 'radius'], ['certified', 'label', 'counts', 'n', 'seed'])
+    """
 
     inputs: Mapping[str, Field]
     outputs: Mapping[str, Field]

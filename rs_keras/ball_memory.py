@@ -142,6 +142,20 @@ class BallMemory:
 
         Raises:
             OSError: If the file cannot be written.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from rs_keras import BallMemory
+        >>> def certify(image):
+        ...     return int(image.mean() > 0.5), 0.5
+        >>> memory = BallMemory(certify)
+        >>> memory.query(np.full([2, 2, 1], 0.75, np.float32))
+        (1, 0.5)
+        >>> memory.save("balls.npz")
+        >>> again = BallMemory.load("balls.npz", certify)
+        >>> len(again), again.labels, again.radii
+        (1, array([1]), array([0.5]))
         """
         with self._lock:
             size = self._size

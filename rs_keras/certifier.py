@@ -106,6 +106,16 @@ class Certifier(SmoothedClassifier):
 
         Returns:
             A `Prediction`.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+        >>> image = np.array([1.0, 0.0]).reshape(1, 1, 1, 2)
+        >>> prediction = certifier.predict(image, n=1_000, seed=7)
+        >>> prediction.label, bool(prediction.p_value[0] < 0.001)
+        (array([0]), True)
         """
         n = check_count("n", n)
         alpha = check_probability("alpha", alpha)
@@ -284,6 +294,14 @@ class Certifier(SmoothedClassifier):
         """Returns what `decide` would rest on under these arguments, checked.
 
         The arguments and errors are those of `decide`.
+
+        Example:
+
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+        >>> settings = certifier.decision_settings(radius=[0.25, 0.5])
+        >>> settings["radii"], settings["n_max"], settings["alpha"]
+        ([0.25, 0.5], 100000, 0.001)
         """
         tables = decision_tables(
             radius, self.sigma, alpha, n_max, runner_up, n0
@@ -333,6 +351,14 @@ class Certifier(SmoothedClassifier):
         """Returns what `certify` would rest on under these arguments, checked.
 
         The arguments and errors are those of `certify`.
+
+        Example:
+
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+        >>> settings = certifier.settings(n=1_000)
+        >>> settings["n"], settings["bound"], settings["noise"]
+        (1000, 'clopper_pearson', 'float')
         """
         return certificate_settings(
             {

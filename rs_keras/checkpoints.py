@@ -79,6 +79,17 @@ def trained_sigma(path: str | Path) -> float | None:
 
     Raises:
         FileNotFoundError: If there is nothing at `path`.
+
+    Example:
+
+    >>> from rs_keras import models
+    >>> from rs_keras.checkpoints import trained_sigma
+    >>> from rs_keras.trainers import Gaussian
+    >>> model = models.lenet()
+    >>> model.save("classifier.keras")
+    >>> Gaussian(model, sigma=0.25).save("trainer.keras")
+    >>> trained_sigma("trainer.keras"), trained_sigma("classifier.keras")
+    (0.25, None)
     """
     known = _bundled(path)
     if known:

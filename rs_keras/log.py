@@ -122,6 +122,18 @@ class CertificationLog:
 
         As the papers plot it over sigma: at each radius, the certified accuracy
         of the log that is best there. No one classifier has this curve.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> def log(radius, correct):
+        ...     ones = [1, 1]
+        ...     return CertificationLog(
+        ...         [0, 1], ones, ones, radius, correct, ones)
+        >>> small, large = log([0.5, 0.5], [1, 1]), log([1.5, 0.0], [1, 0])
+        >>> best = CertificationLog.envelope([small, large], name="best sigma")
+        >>> best.certified_accuracy([0.25, 1.0])
+        array([1. , 0.5])
         """
         return Envelope(tuple(logs), name)
 
@@ -171,7 +183,17 @@ class CertificationLog:
 
     @property
     def bound_form(self) -> str | None:
-        """Which confidence bound the radii rest on; None if not known."""
+        """Which confidence bound the radii rest on; None if not known.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> settings = {"bound": "clopper_pearson", "runner_up": True}
+        >>> log = CertificationLog([0], [1], [1], [0.5], [1], [1.0],
+        ...                        settings=settings)
+        >>> log.bound_form
+        'clopper_pearson, runner-up'
+        """
         bound = self.settings.get("bound")
         if bound and self.scope == "per_input_sigma":
             return f"{bound}, per-input sigma"
@@ -185,6 +207,15 @@ class CertificationLog:
 
         "fixed_sigma"; "per_input_sigma", if the settings say so or a column
         `sigma` varies; or "composition".
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> ones = [1, 1]
+        >>> log = CertificationLog([0, 1], ones, ones, [0.5, 0.5], ones, ones,
+        ...                        extra={"sigma": [0.25, 0.5]})
+        >>> log.scope
+        'per_input_sigma'
         """
         sigmas = self.extra.get("sigma", ())
         varies = len(np.unique(sigmas)) > 1
@@ -205,7 +236,19 @@ class CertificationLog:
         return float((self.correct * self.radius).sum() / self._count())
 
     def check_averaged(self, per_input_sigma: bool) -> None:
-        """Raises ValueError where `acr` of these arguments would."""
+        """Raises ValueError where `acr` of these arguments would.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> ones = [1, 1]
+        >>> log = CertificationLog([0, 1], ones, ones, [0.5, 0.5], ones, ones,
+        ...                        extra={"sigma": [0.25, 0.5]})
+        >>> log.check_averaged(per_input_sigma=True)
+        >>> log.check_averaged(per_input_sigma=False)
+        Traceback (most recent call last):
+        ValueError: `per_input_sigma` must be True for the ACR of log: ...
+        """
         if self.scope == "per_input_sigma" and not per_input_sigma:
             raise ValueError(
                 f"`per_input_sigma` must be True for the ACR of {self.name}: "
@@ -475,7 +518,17 @@ class LogWriter:
         self.done.add(int(idx))
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file.
+
+        Example:
+
+        >>> from rs_keras.log import LogWriter
+        >>> writer = LogWriter("log.tsv", {"sigma": 0.5})
+        >>> writer.close()
+        >>> with LogWriter("log.tsv", {"sigma": 0.5}) as writer:  # or so
+        ...     len(writer.done)
+        0
+        """
         self._file.close()
 
     def __enter__(self) -> "LogWriter":

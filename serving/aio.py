@@ -39,17 +39,36 @@ class AsyncCertificationClient:
     >>> from rs_keras import Certifier
     >>> from rs_keras.export import export_certifier
     >>> from rs_keras.serving import AsyncCertificationClient, EmbeddedServer
-    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
     >>> folder = tempfile.mkdtemp()
-    >>> _ = export_certifier(certifier, folder, n=100, image_shape=(4, 4, 3))
-    >>> async def votes(address, image):
-    ...     async with AsyncCertificationClient(address, "half") as client:
-    ...         return await client.sample(image, n=500, seed=7)
-    >>> image = np.ones([1, 4, 4, 3], np.float32)
+    >>> _ = export_certifier(certifier, folder, n=100, image_shape=(1, 1, 2))
+    >>> image = np.array([[[[1.0, 0.0]]]])
+    >>> async def ask(address):
+    ...     client = AsyncCertificationClient(address, "half")
+    ...     model = await client.wait_ready()
+    ...     print(model.name, (await client.model()).version)
+    ...     counts = await client.sample(image, n=500, seed=7)
+    ...     print((counts == certifier.sample(image, n=500, seed=7)).all())
+    ...     print((await client.settings())["n"])
+    ...     answers = await asyncio.gather(
+    ...         client.predict(image, seed=7),
+    ...         client.certify(image, n=1_000, seed=7),
+    ...         client.decide(image, radius=0.25, seed=7))
+    ...     print([int(answer.label[0]) for answer in answers])
+    ...     async for name, found in client.certify_each([("a", image, None)]):
+    ...         print(name, found.label)
+    ...     examples = [("b", image, None)]
+    ...     async for name, found in client.decide_each(examples, 0.25):
+    ...         print(name, found.certified)
+    ...     await client.close()
     >>> with EmbeddedServer(folder, model_name="half", port=0) as server:
-    ...     counts = asyncio.run(votes(server.address, image))
-    >>> bool((counts == certifier.sample(image, n=500, seed=7)).all())
+    ...     asyncio.run(ask(server.address))
+    half 1
     True
+    100
+    [0, 0, 0]
+    a [0]
+    b [ True]
     """
 
     def __init__(

@@ -56,8 +56,11 @@ class ClientTLS:
     Example:
 
     >>> from rs_keras.serving import ClientTLS
-    >>> ClientTLS(server_name="certifier.example").ca is None
-    True
+    >>> tls = ClientTLS(ca="ca.crt", server_name="certifier.example")
+    >>> tls.context().cert_store_stats()["x509_ca"]
+    1
+    >>> type(tls.credentials()).__name__
+    'ChannelCredentials'
     """
 
     ca: PathLike | None = None

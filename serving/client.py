@@ -67,15 +67,36 @@ class CertificationClient:
     >>> from rs_keras import Certifier
     >>> from rs_keras.export import export_certifier
     >>> from rs_keras.serving import CertificationClient, EmbeddedServer
-    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
     >>> folder = tempfile.mkdtemp()
-    >>> _ = export_certifier(certifier, folder, n=100, image_shape=(4, 4, 3))
-    >>> image = np.ones([1, 4, 4, 3], np.float32)
-    >>> with EmbeddedServer(folder, model_name="half", port=0) as server:
-    ...     with CertificationClient(server.address, "half") as client:
-    ...         counts = client.sample(image, n=500, seed=7)
+    >>> _ = export_certifier(certifier, folder, n=100, image_shape=(1, 1, 2))
+    >>> image = np.array([[[[1.0, 0.0]]]])
+    >>> server = EmbeddedServer(folder, model_name="half", port=0).start()
+    >>> client = CertificationClient(server.address, "half")
+    >>> client.wait_ready().name, client.model.version, client.sigma
+    ('half', 1, 0.5)
+    >>> counts = client.sample(image, n=500, seed=7)
     >>> bool((counts == certifier.sample(image, n=500, seed=7)).all())
     True
+    >>> client.certify(image, n=1_000, seed=7).radius == (
+    ...     certifier.certify(image, n=1_000, seed=7).radius)
+    array([ True])
+    >>> client.predict(image, seed=7).label
+    array([0])
+    >>> client.decide(image, radius=0.25, seed=7).certified
+    array([ True])
+    >>> client.settings()["n"], client.decision_settings(0.25)["radii"]
+    (100, [0.25])
+
+    Many images, several at a time, each with a name of its own:
+
+    >>> examples = [("a", image[0], None), ("b", image[0], None)]
+    >>> sorted(name for name, _ in client.certify_each(examples))
+    ['a', 'b']
+    >>> sorted(name for name, _ in client.decide_each(examples, radius=0.25))
+    ['a', 'b']
+    >>> client.close()
+    >>> server.stop()
     """
 
     def __init__(

@@ -28,6 +28,28 @@ class ServedModel:
         version: Of the model.
         metadata: What `describe` answers: sigma, n0, n, alpha, the image's
             shape, class names, ...
+
+    Example:
+
+    >>> from rs_keras.serving.served import ServedModel
+    >>> facts = {"fingerprint": "abc", "image": {"shape": [28, 28, 1]},
+    ...          "num_classes": 10, "sigma": 0.5, "max_n": 1_000_000,
+    ...          "noise": "float", "dtype": "float32", "alpha": 0.001,
+    ...          "bound": "clopper_pearson", "n0": 100, "n": 10_000,
+    ...          "runner_up": True}
+    >>> model = ServedModel("mnist", 1, facts)
+    >>> model.input_shape, model.image_shape, model.num_classes, model.sigma
+    ((None, 28, 28, 1), (28, 28, 1), 10, 0.5)
+    >>> model.fingerprint, model.max_n, model.baked("n", None)
+    ('abc', 1000000, 10000)
+    >>> model.settings(n=1_000)["n"]
+    1000
+    >>> model.images([[[[0.5]] * 28] * 28]).dtype
+    dtype('float32')
+    >>> model.check_range("first", first=0, n=1_000)
+    >>> newer = ServedModel("mnist", 2, {**facts, "sigma": 0.25})
+    >>> model.same_as(newer), model.differences(newer)
+    (False, 'sigma: 0.5 and 0.25')
     """
 
     name: str
@@ -139,6 +161,13 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
 
     Raises:
         ServingError: If it is not what this library exports.
+
+    Example:
+
+    >>> from rs_keras.serving import served
+    >>> text = b'{"format": 1, "sigma": 0.5}'
+    >>> served.read("mnist", 1, text, server="127.0.0.1:8500").sigma
+    0.5
     """
     try:
         found = json.loads(text)

@@ -102,7 +102,19 @@ class EmbeddedServer:
     >>> half = half.get_concrete_function(tf.TensorSpec([None], name="x"))
     >>> tf.saved_model.save(tf.Module(), f"{folder}/1", signatures=half)
     >>> with EmbeddedServer(folder, model_name="half", port=0) as server:
-    ...     server.address.startswith("127.0.0.1:")
+    ...     server.address.startswith("127.0.0.1:"), server.models
+    (True, {'half': [1]})
+
+    Or, where it should go on serving:
+
+    >>> server = EmbeddedServer(
+    ...     folder, model_name="half", port=0, metrics_port=0).start()
+    >>> server.metrics_address.startswith("127.0.0.1:")
+    True
+    >>> server.wait(timeout=0.1)  # has it stopped?
+    False
+    >>> server.stop()
+    >>> server.wait()
     True
     """
 

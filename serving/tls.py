@@ -25,6 +25,15 @@ class TLS:
         OSError: If a file cannot be read.
         ValueError: If a file is not what it should be, or key and certificate
             do not belong together.
+
+    Example:
+
+    >>> from rs_keras.serving import TLS
+    >>> tls = TLS("server.key", "server.crt", ca="ca.crt", client_verify=True)
+    >>> type(tls.credentials()).__name__  # for EmbeddedServer(..., tls=tls)
+    'ServerCredentials'
+    >>> tls.text_proto().splitlines()[-1]  # for tensorflow_model_server
+    'client_verify: true'
     """
 
     key: PathLike

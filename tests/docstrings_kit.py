@@ -12,6 +12,7 @@ ROOMS = {
     "serving": "rs_keras.serving",
 }
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+DEFINITION = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def modules(folder):
@@ -29,7 +30,7 @@ def documented(name, node):
     """Yields (dotted name, docstring) of a tree and all that it defines."""
     yield name, ast.get_docstring(node) or ""
     for child in node.body:
-        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+        if isinstance(child, DEFINITION):
             yield from documented(f"{name}.{child.name}", child)
 
 

@@ -115,7 +115,19 @@ class PerExampleSigma(keras.layers.Layer):
         self.built = True
 
     def begin_epoch(self, epoch: int) -> None:
-        """Lets the sigmas move from epoch `after_epoch` on."""
+        """Lets the sigmas move from epoch `after_epoch` on.
+
+        Example:
+
+        >>> from rs_keras.trainers import PerExampleSigma
+        >>> sigmas = PerExampleSigma(0.25, num_examples=9, after_epoch=2)
+        >>> for epoch in range(3):
+        ...     sigmas.begin_epoch(epoch)
+        ...     print(epoch, bool(sigmas.moving.numpy()))
+        0 False
+        1 False
+        2 True
+        """
         self.moving.assign(epoch >= self.after_epoch)
 
     def vary(
@@ -141,6 +153,25 @@ class PerExampleSigma(keras.layers.Layer):
 
         Returns:
             The draw, its noise rescaled, and with `sigma`, [B].
+
+        Example:
+
+        >>> import tensorflow as tf
+        >>> from rs_keras.trainers import PerExampleSigma
+        >>> sigmas = PerExampleSigma(0.5, num_examples=9, learning_rate=0.1)
+        >>> sigmas.begin_epoch(0)
+        >>> def classify(x):  # that the first class wins is certain far from 0
+        ...     return 4.0 * tf.stack([x[:, 0, 0, 0], -x[:, 0, 0, 0]], axis=-1)
+        >>> images = tf.ones([2, 1, 1, 1])
+        >>> draw = sigmas.vary(
+        ...     classify, {"noise": tf.ones([1, 2, 1, 1, 1])}, images,
+        ...     {"example_id": tf.constant([3, 7])},
+        ...     seed=tf.constant([7, 0], tf.int64), first=0, real=2)
+        >>> draw["sigma"].shape.as_list(), draw["noise"].shape.as_list()
+        ([2], [1, 2, 1, 1, 1])
+        >>> moved = sigmas.values.numpy() != 0.5
+        >>> moved.nonzero()[0]
+        array([3, 7])
         """
         ids = tf.reshape(tf.cast(targets["example_id"], tf.int64), [-1])
         before = tf.cast(tf.gather(self.values.value, ids), images.dtype)
@@ -180,6 +211,15 @@ class PerExampleSigma(keras.layers.Layer):
 
         Raises:
             ValueError: That names `example_id`.
+
+        Example:
+
+        >>> from rs_keras.trainers import PerExampleSigma
+        >>> sigmas = PerExampleSigma(0.25, num_examples=9)
+        >>> sigmas.check_targets({"label": [1, 0], "example_id": [3, 8]})
+        >>> sigmas.check_targets({"label": [1, 0], "example_id": [3, 9]})
+        Traceback (most recent call last):
+        ValueError: `example_id` must lie in [0, num_examples). Received: ...
         """
         if not isinstance(targets, dict) or "example_id" not in targets:
             raise ValueError(f"{_WANTED}. Received: none")

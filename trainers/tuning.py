@@ -188,7 +188,16 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
             raise keras_tuner.errors.FatalRuntimeError(str(error)) from error
 
     def settings(self) -> dict[str, Any]:
-        """Returns what trials of one search must have in common, as JSON."""
+        """Returns what trials of one search must have in common, as JSON.
+
+        Example:
+
+        >>> from rs_keras.trainers import tuning
+        >>> model = tuning.SmoothingHyperModel(
+        ...     "gaussian", "fashion_mini", sigma=0.5, validation=100)
+        >>> model.settings()["space"]["num_noise"], model.settings()["cap"]
+        ('Choice(values=(1, 2, 4))', 1.0)
+        """
         recipe = self.base.to_json()
         del recipe["sources"]
         space = self.space

@@ -78,6 +78,16 @@ def resized_crop(
 
     Returns:
         float32 [size, size, 3] in [0, 1].
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.datasets import augmentation
+    >>> png = tf.io.encode_png(tf.zeros([300, 400, 3], tf.uint8))
+    >>> numbers = tf.random.stateless_uniform(
+    ...     [augmentation.RESIZED_CROP_NUMBERS], seed=[7, 0])
+    >>> augmentation.resized_crop(png, numbers, size=32).shape.as_list()
+    [32, 32, 3]
     """
     is_jpeg = tf.io.is_jpeg(encoded)
     shape = tf.cond(
@@ -113,6 +123,14 @@ def resized_centre(
 
     Returns:
         float32 [size, size, 3] in [0, 1].
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.datasets import augmentation
+    >>> png = tf.io.encode_png(tf.zeros([300, 400, 3], tf.uint8))
+    >>> augmentation.resized_centre(png).shape.as_list()
+    [224, 224, 3]
     """
     image = _decode(encoded, 3)
     shape = tf.shape(image)[:2]
@@ -126,7 +144,16 @@ def resized_centre(
 
 
 def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
-    """Decodes one image file to float32 [H, W, channels] in [0, 1]."""
+    """Decodes one image file to float32 [H, W, channels] in [0, 1].
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.datasets import augmentation
+    >>> png = tf.io.encode_png(tf.constant([[[0], [51], [255]]], tf.uint8))
+    >>> augmentation.decode(png, channels=1)[0, :, 0].numpy()
+    array([0. , 0.2, 1. ], dtype=float32)
+    """
     return tf.cast(_decode(encoded, channels), tf.float32) / 255.0
 
 

@@ -55,6 +55,15 @@ class DatasetInfo:
             4 pixels, mirrors) or "resized_crop" (a random part at 224x224,
             mirrors; test images: shorter side 256, centre 224).
         splits: What `load` takes as `split`.
+
+    Example:
+
+    >>> from rs_keras import datasets
+    >>> found = datasets.REGISTRY["fashion_mini"]
+    >>> found.image_shape, found.num_classes, found.class_names[9]
+    ((28, 28, 1), 10, 'Ankle boot')
+    >>> found.augmentation is None, datasets.REGISTRY["cifar10"].augmentation
+    (True, 'crop_and_flip')
     """
 
     name: str
@@ -127,7 +136,14 @@ _FROM_DISK: dict[str, Callable[[Path], readers.Contents]] = {
 
 
 def names() -> list[str]:
-    """The names that `load` knows; "npz:PATH" and the like are patterns."""
+    """The names that `load` knows; "npz:PATH" and the like are patterns.
+
+    Example:
+
+    >>> from rs_keras import datasets
+    >>> "mnist" in datasets.names(), datasets.names()[-1]
+    (True, 'image_folder:PATH')
+    """
     return [*REGISTRY, *(f"{kind}:PATH" for kind in _FROM_DISK)]
 
 

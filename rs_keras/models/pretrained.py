@@ -29,6 +29,8 @@ class Pretrained:
     >>> known = models.PRETRAINED["mnist-gaussian-1.00"]
     >>> known.dataset, known.method, known.sigma, known.card.name
     ('mnist', 'gaussian', 1.0, 'mnist-gaussian-1.00.md')
+    >>> known.name, known.weights.is_file()
+    ('mnist-gaussian-1.00', True)
     """
 
     dataset: str

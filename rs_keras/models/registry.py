@@ -26,7 +26,14 @@ NETWORKS: dict[str, Callable[..., keras.Model]] = {
 
 
 def names() -> list[str]:
-    """The names that `get` knows."""
+    """The names that `get` knows.
+
+    Example:
+
+    >>> from rs_keras import models
+    >>> models.names()[:3]
+    ['lenet', 'cifar_resnet', 'cifar_resnet20']
+    """
     return list(NETWORKS)
 
 

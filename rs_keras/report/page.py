@@ -54,6 +54,20 @@ def write_report(
     Raises:
         ValueError: As `report_page`.
         OSError: If the file cannot be written.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.report import write_report
+    >>> log = CertificationLog(
+    ...     idx=[0, 1], label=[7, 2], predict=[7, -1], radius=[0.6, 0.0],
+    ...     correct=[True, False], time=[2.0, 2.0], name="gaussian")
+    >>> size = write_report([log], "report.html", title="MNIST")
+    >>> size == Path("report.html").stat().st_size
+    True
+    >>> "<title>MNIST</title>" in Path("report.html").read_text()
+    True
     """
     page = report_page(logs, title, thumbnails, radii, side_by_side, note)
     with written_whole(path) as temporary:

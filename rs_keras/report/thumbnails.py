@@ -37,6 +37,22 @@ class Thumbnails:
         label: int64 [m], their labels.
         class_names: In the order of the labels; None if they have no names.
         image_shape: (H, W, C) of the images themselves.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.report import Thumbnails
+    >>> some = Thumbnails.of_dataset("fashion_mini/test", [0, 1])
+    >>> some.idx, some.image_shape
+    (array([0, 1]), (28, 28, 1))
+    >>> sheet = some.sheet()
+    >>> sheet["columns"], sheet["tile"], sheet["url"][:22]
+    (2, [28, 28], 'data:image/png;base64,')
+    >>> wrong = [some.label[0] + 1]
+    >>> some.check_labels(
+    ...     CertificationLog([0], wrong, wrong, [0.5], [1], [1.0]))
+    Traceback (most recent call last):
+    ValueError: `data` must be the data set that the log is of. Received: ...
     """
 
     pictures: np.ndarray
