@@ -13,11 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import griffe
+from docstrings import KerasDocstrings
 
 import rs_keras
 
 # In a checkout they lie beside the folder `rs_keras`, not in it.
 ROOMS = ("trainers", "export", "serving")
+
+# The trainers that are methods of papers, in their order.
+METHODS = (
+    "Gaussian",
+    "Stability",
+    "SmoothAdv",
+    "MACER",
+    "Consistency",
+    "SmoothMix",
+    "CATRS",
+)
 
 # Packages each of whose names has a page to itself.
 OPEN = ("rs_keras", "rs_keras.trainers", "rs_keras.serving")
@@ -81,8 +93,11 @@ GROUPS = {
         "rs_keras.export": "",
         "rs_keras.export.signature": "Signature Field",
         "rs_keras.serving": "",
+        "rs_keras.serving.demo": "",
     },
 }
+
+Package = griffe.Object | griffe.Alias
 
 
 @dataclass(frozen=True)
@@ -100,9 +115,13 @@ class Page:
     members: tuple[str, ...] | None
 
     @property
+    def is_a_name(self) -> bool:
+        return self.members is None
+
+    @property
     def title(self) -> str:
         short = self.identifier.removeprefix("rs_keras.")
-        return short if self.members is not None else short.split(".")[-1]
+        return short.split(".")[-1] if self.is_a_name else short
 
     @property
     def path(self) -> str:
@@ -110,11 +129,10 @@ class Page:
 
     def markdown(self) -> str:
         """Returns the page, for mkdocstrings to fill."""
-        options = {"members": list(self.members or ())}
-        if self.members is None:
+        options: dict[str, object] = {"members": list(self.members or ())}
+        if self.is_a_name:
             # A method's page is about the method: the base has its own.
-            trainer = self.identifier.startswith("rs_keras.trainers.")
-            options = {"inherited_members": not trainer}
+            options = {"inherited_members": self.title not in METHODS}
         lines = [f"---\ntitle: {self.title}\n---", f"::: {self.identifier}"]
         lines += ["    options:"]
         lines += [f"      {name}: {value}" for name, value in options.items()]
@@ -158,11 +176,18 @@ def pages(sources: Path) -> Iterator[Page]:
                 yield Page(group, f"{module}.{name}", None)
 
 
-def index(pages: Iterable[Page], sources: Path) -> str:
-    """Returns Markdown: what there is, each with the first line it says."""
-    package = griffe.load(
-        "rs_keras", search_paths=[sources], try_relative_path=False
+def load(sources: Path) -> Package:
+    """Reads what `lay_out` made; imports nothing."""
+    return griffe.load(
+        "rs_keras",
+        extensions=griffe.load_extensions(KerasDocstrings),
+        search_paths=[sources],
+        try_relative_path=False,
     )
+
+
+def index(pages: Iterable[Page], package: Package) -> str:
+    """Returns Markdown: what there is, each with the first line it says."""
     lines, group = [], ""
     for page in pages:
         if page.group != group:
@@ -170,17 +195,33 @@ def index(pages: Iterable[Page], sources: Path) -> str:
             lines += ["", f"## {group}", "", "| | |", "| --- | --- |"]
         names = [page.identifier]
         names += [f"{page.identifier}.{name}" for name in page.members or ()]
-        lines += [f"| [`{n}`][{n}] | {_summary(package, n)} |" for n in names]
+        for name in names:
+            first = " ".join(_paragraphs(package, name)[0].split())
+            lines += [f"| [`{name}`][{name}] | {_as_cell(first)} |"]
     return "\n".join(lines)
 
 
-def _summary(package: griffe.Object | griffe.Alias, identifier: str) -> str:
+def formulas(package: Package) -> str:
+    """Returns Markdown: each method, to the end of its formula."""
+    lines = []
+    for method in METHODS:
+        identifier = f"rs_keras.trainers.{method}"
+        told = _paragraphs(package, identifier)
+        ends = [n for n, text in enumerate(told) if text.startswith("    ")]
+        heading = f"## [{method}][{identifier}]"
+        lines += [heading, *told[: ends[0] + 1]]
+    return "\n\n".join(lines)
+
+
+def _paragraphs(package: Package, identifier: str) -> list[str]:
     found = package
     for name in identifier.split(".")[1:]:
         found = found.members[name]
-    text = found.docstring.value if found.docstring else ""
-    first = " ".join(text.split("\n\n")[0].split())
-    return re.sub(r"([*_<>|\[\]])", r"\\\1", first)
+    return (found.docstring.value if found.docstring else "").split("\n\n")
+
+
+def _as_cell(text: str) -> str:
+    return re.sub(r"\\?([*_<>|\[\]])", r"\\\1", text)
 
 
 def lay_out(target: Path) -> None:

@@ -76,16 +76,12 @@ def _row(command: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def _call(action: argparse.Action) -> str:
     """Returns how an argument is written: `-o, --out FILE`."""
-    value = ""
-    if action.nargs != 0:
-        value = argparse.HelpFormatter("")._format_args(
-            action, action.metavar or _choices(action) or action.dest.upper()
-        )
-    return f"{', '.join(action.option_strings)} {value}".strip()
-
-
-def _choices(action: argparse.Action) -> str:
-    return f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
+    if action.nargs == 0:
+        return ", ".join(action.option_strings)
+    values = argparse.HelpFormatter("")._format_args(
+        action, action.dest.upper()
+    )
+    return f"{', '.join(action.option_strings)} {values}".strip()
 
 
 def _sentence(words: str) -> str:

@@ -56,6 +56,22 @@ def markdown_of(text: str) -> str:
 class KerasDocstrings(griffe.Extension):
     """Rewrites every docstring of the package before it is parsed."""
 
-    def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
+    def on_instance(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring:
             obj.docstring.value = markdown_of(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
+        _prefer_names_to_modules(pkg)
+
+
+def _prefer_names_to_modules(module: griffe.Module) -> None:
+    """Shows `models.lenet` as what it is, a function, not its module."""
+    for member in module.modules.values():
+        if not member.is_alias:
+            _prefer_names_to_modules(member)
+    for name, target in module.imports.items():
+        if target == f"{module.path}.{name}.{name}":
+            for alias in module.members.values():
+                if isinstance(alias, griffe.Alias):
+                    alias.resolve_target()
+            module.set_member(name, module.members[name].members[name])

@@ -2,7 +2,8 @@
 
 A comment `<!-- from README.md: Train -->` in a page becomes that section of
 the README, `<!-- commands -->` the command line, `<!-- api -->` an index of
-the API. CHANGELOG.md and CONTRIBUTING.md become pages.
+the API, `<!-- formulas -->` the methods' losses. CHANGELOG.md and
+CONTRIBUTING.md become pages.
 """
 
 import atexit
@@ -22,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 WHOLE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 FROM_README = re.compile(r"<!-- from README\.md: (.+?) -->")
 # A name of the package in running text, neither linked nor in a block.
-NAME = re.compile(r"<code>(rs_keras(?:\.\w+)+|[A-Z]\w+)</code>(?!</a>)")
+NAME = re.compile(
+    r"<code>(rs_keras(?:\.\w+)+|[A-Z]\w+(?:\.\w+)*)</code>(?!</a>)"
+)
 _pages: list[api.Page] = []
 
 
@@ -62,10 +65,19 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
     markdown = FROM_README.sub(lambda m: readme_section(m[1]), markdown)
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands.page())
-    if "<!-- api -->" in markdown:
-        index = api.index(_pages, Path(_python_handler(config)["paths"][0]))
+    if "<!-- api -->" in markdown or "<!-- formulas -->" in markdown:
+        package = api.load(Path(_python_handler(config)["paths"][0]))
+        markdown = markdown.replace("<!-- formulas -->", api.formulas(package))
+        index = api.index(_pages, package)
         markdown = markdown.replace("<!-- api -->", index)
     return markdown
+
+
+def on_page_context(context: Any, page: Any, **_: Any) -> Any:
+    """Leaves the side of the home page to the page."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
+    return context
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -74,27 +86,22 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _linked(match: re.Match[str]) -> str:
-    name = match[1]
-    known = _short_names()
-    identifier = known.get(name, name)
-    if "." not in identifier:
+    first, *rest = match[1].split(".")
+    known = {page.title: page.identifier for page in _pages if page.is_a_name}
+    if first == "rs_keras":
+        identifier = match[1]
+    elif first in known:
+        identifier = ".".join([known[first], *rest])
+    else:
         return match[0]
     return f'<autoref optional identifier="{identifier}">{match[0]}</autoref>'
 
 
-def _short_names() -> dict[str, str]:
-    """Returns where each class of a package is that has a page to itself."""
-    return {
-        page.title: page.identifier for page in _pages if page.members is None
-    }
-
-
 def readme_section(title: str) -> str:
     """Returns a section of the README; under its own name, the introduction."""
-    parts = re.split(
-        r"^#+ (.+)\n", (ROOT / "README.md").read_text(), flags=re.M
-    )
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    text = (ROOT / "README.md").read_text().removeprefix("# ")
+    parts = (part.split("\n", 1) for part in text.split("\n## "))
+    sections = {heading: body for heading, body in parts}
     if title not in sections:
         raise ValueError(
             f"`title` must be a section of the README. Received: {title!r}"
