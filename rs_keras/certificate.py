@@ -91,7 +91,9 @@ class Certificate:
     def sentence(self, row: int = 0) -> str:
         """Says in words what is certified of one image.
 
-        The radius is rounded down. Example:
+        The radius is rounded down.
+
+        Example:
 
         >>> import numpy as np
         >>> from rs_keras import Certificate

@@ -423,7 +423,8 @@ def agree(
     Example:
 
     >>> from rs_keras import cluster
-    >>> cluster.agree(None, {"sigma": 0.5})  # alone, there is no one to differ
+    >>> cluster.agree(None, {"sigma": 0.5}) is None  # alone, nobody differs
+    True
     """
     if member_of(strategy).size == 1:
         return

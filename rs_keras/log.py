@@ -57,6 +57,8 @@ class CertificationLog:
     ... )
     >>> log.acr(), log.certified_accuracy([0.0, 1.0]), log.abstention_rate()
     (0.5, array([0.5 , 0.25]), 0.25)
+    >>> log.accuracy, len(log)
+    (0.5, 4)
     """
 
     idx: np.ndarray

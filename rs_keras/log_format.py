@@ -220,6 +220,14 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         ValueError: If the file beside it is not what `write_settings` writes.
+
+    Example:
+
+    >>> from rs_keras.log import LogWriter
+    >>> from rs_keras.log import read_settings
+    >>> LogWriter("mnist.tsv", {"sigma": 0.5, "n": 1000}).close()
+    >>> read_settings("mnist.tsv")
+    {'sigma': 0.5, 'n': 1000}
     """
     beside = settings_path(path)
     if not beside.is_file():

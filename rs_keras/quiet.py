@@ -9,6 +9,14 @@ def import_tensorflow() -> None:
     Its C++ part notes processor features and missing GPU drivers before any
     log level applies. They would bury the one line that matters on a command
     line. What fails raises, as ever.
+
+    Example:
+
+    >>> import sys
+    >>> from rs_keras.quiet import import_tensorflow
+    >>> import_tensorflow()
+    >>> "tensorflow" in sys.modules
+    True
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:

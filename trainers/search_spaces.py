@@ -1,7 +1,9 @@
 """What a sweep varies: ranges of the values of a recipe, as data.
 
 A space maps names, as in `Recipe.replace`, to ranges. Each method has one
-that surrounds what the papers tried:
+that surrounds what the papers tried.
+
+Example:
 
 >>> from rs_keras.trainers import recipes
 >>> from rs_keras.trainers import search_spaces
