@@ -13,6 +13,7 @@ ROOMS = {
     "rs_keras.trainers": "trainers",
     "rs_keras.export": "export",
     "rs_keras.serving": "serving",
+    "rs_keras.serving.demo": "serving/demo",
 }
 
 setup(
@@ -30,6 +31,7 @@ setup(
         "rs_keras": ["py.typed", "data/*", "data/pretrained/*"],
         "rs_keras.report": ["*.html", "*.css", "*.js"],
         "rs_keras.serving": ["deploy/*", "deploy/*/*"],
+        "rs_keras.serving.demo": ["*.html", "*.css", "*.js"],
     },
     entry_points={"console_scripts": ["rs-keras = rs_keras.cli:main"]},
     install_requires=[

@@ -28,6 +28,7 @@ COMMANDS = (
     "serve",
     "request",
     "reproduce",
+    "demo",
     "doctor",
 )
 
