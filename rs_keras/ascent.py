@@ -22,6 +22,12 @@ GRADIENT_FLOOR = 1e-8
 def norms(x: tf.Tensor) -> tf.Tensor:
     """sqrt(sum(x**2)) over the last three axes, kept with size 1.
 
+    Args:
+        x: [..., H, W, C].
+
+    Returns:
+        A tensor [..., 1, 1, 1].
+
     Example:
 
     >>> import tensorflow as tf
@@ -37,6 +43,13 @@ def norms(x: tf.Tensor) -> tf.Tensor:
 
 def unit(gradient: tf.Tensor, floor: float = 0.0) -> tf.Tensor:
     """gradient / (norms(gradient) + floor); zero where that is 0 / 0.
+
+    Args:
+        gradient: [..., H, W, C].
+        floor: Added to the norms, >= 0.
+
+    Returns:
+        A tensor like `gradient`.
 
     Example:
 
@@ -75,6 +88,13 @@ def project(delta: tf.Tensor, radius: Any) -> tf.Tensor:
 def smoothed_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """-log max(mean_j softmax(logits_j)[label], 1e-20), [B].
 
+    Args:
+        logits: Of noisy copies, [m, B, C].
+        labels: Integers [B].
+
+    Returns:
+        A tensor [B].
+
     Example:
 
     >>> import tensorflow as tf
@@ -90,6 +110,13 @@ def smoothed_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 def gradient_of(loss_of: Classify, x: tf.Tensor) -> tf.Tensor:
     """Returns the gradient of sum(loss_of(x)) in x; weights are not watched.
+
+    Args:
+        loss_of: From a tensor like `x` to losses.
+        x: Where to take it.
+
+    Returns:
+        A tensor like `x`.
 
     Example:
 
@@ -110,6 +137,14 @@ def repeat(step: Callable, state: tuple, times: int) -> tuple:
     The calls are written out one after the other: in a `tf.while_loop` the
     same passes took a third longer (LeNet, two cores), for a graph that is
     traced only a little faster.
+
+    Args:
+        step: From the number of the step and the state to the next state.
+        state: To begin with, a tuple.
+        times: How often, >= 0.
+
+    Returns:
+        A tuple like `state`.
 
     Example:
 

@@ -101,6 +101,9 @@ def median_radius(log: CertificationLog) -> float:
 
     Images that are wrong or abstained have radius 0.
 
+    Args:
+        log: The log.
+
     Raises:
         ValueError: If the log is empty.
 
@@ -228,6 +231,9 @@ def mean_samples(log: CertificationLog) -> float:
     """Samples drawn for an image, on average.
 
     From the column `n`; in a log without it, from the settings.
+
+    Args:
+        log: The log.
 
     Raises:
         ValueError: If neither tells, or the log is empty.

@@ -11,6 +11,12 @@ import tensorflow as tf
 def labels_of(targets: Any) -> tf.Tensor:
     """Returns the labels, int64 [B], of `targets` (a tensor or a dict).
 
+    Args:
+        targets: Labels [B] or [B, 1], or a dict that has them as `label`.
+
+    Returns:
+        int64 [B].
+
     Example:
 
     >>> from rs_keras.losses import labels_of
@@ -45,6 +51,12 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 def smoothed(logits: tf.Tensor) -> tf.Tensor:
     """mean(softmax(logits), axis=0): the soft smoothed prediction [B, C].
+
+    Args:
+        logits: Of noisy copies, [m, B, C].
+
+    Returns:
+        Distributions [B, C].
 
     Example:
 

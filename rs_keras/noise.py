@@ -53,6 +53,13 @@ def fold_in(seed: int | Sequence[int] | np.ndarray, data: int) -> np.ndarray:
 
     A hash of both, so the seeds of different rows, images or uses never meet.
 
+    Args:
+        seed: An int, or some of them, in [-2**63, 2**63).
+        data: Any int.
+
+    Returns:
+        int64 [2].
+
     Raises:
         ValueError: If `seed` does not fit into 64 bits.
 

@@ -15,7 +15,7 @@ import docstrings_kit as kit
 
 PACKAGES = """
 rs_keras rs_keras.datasets rs_keras.models rs_keras.report rs_keras.trainers
-rs_keras.export rs_keras.serving
+rs_keras.export rs_keras.serving rs_keras.serving.demo
 """.split()
 
 MODULES = """

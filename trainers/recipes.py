@@ -415,6 +415,10 @@ def get(
 def methods(dataset: str, data_dir: str | Path | None = None) -> list[str]:
     """Returns the names of the methods, and variants, that `get` knows.
 
+    Args:
+        dataset: As in `rs_keras.datasets.load`.
+        data_dir: As in `rs_keras.datasets.load`.
+
     Example:
 
     >>> from rs_keras.trainers import recipes
@@ -427,6 +431,9 @@ def methods(dataset: str, data_dir: str | Path | None = None) -> list[str]:
 
 def load(path: str | Path) -> Recipe:
     """Reads a recipe that `Recipe.save` wrote, or a person.
+
+    Args:
+        path: A JSON file.
 
     Raises:
         ValueError: If it is none; names the key.

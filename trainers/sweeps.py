@@ -226,6 +226,10 @@ def write(tuner: keras_tuner.Tuner, directory: str | Path) -> list[str]:
 
     The last two need a completed trial.
 
+    Args:
+        tuner: After its search.
+        directory: Where to; it has to be there.
+
     Example:
 
     >>> from rs_keras.trainers import sweeps

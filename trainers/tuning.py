@@ -368,6 +368,9 @@ def is_worker() -> bool:
 def best_recipe(tuner: keras_tuner.Tuner) -> Recipe:
     """Returns the recipe of the best trial, on all training examples.
 
+    Args:
+        tuner: As from `tuner`, after its search.
+
     Raises:
         ValueError: If no trial was completed; says why the last one failed.
 

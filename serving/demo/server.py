@@ -48,9 +48,10 @@ class DemoServer:
     >>> model = keras.Sequential([keras.Input([4, 4, 1]),
     ...                           keras.layers.Flatten(),
     ...                           keras.layers.Dense(3)])
-    >>> with DemoServer(Certifier(model, sigma=0.5)) as demo:
-    ...     demo.address.startswith("http://127.0.0.1:")
+    >>> demo = DemoServer(Certifier(model, sigma=0.5)).start()
+    >>> demo.address.startswith("http://127.0.0.1:")
     True
+    >>> demo.stop()  # or `with DemoServer(...) as demo:`
     """
 
     def __init__(
