@@ -49,7 +49,7 @@ types: setup
 
 # The variable keeps the theme from printing news of its own.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/site/links.py site
 
 wheel: setup

@@ -1,9 +1,11 @@
 """The documentation site: whole, alone, and about the package as it is."""
 
+import base64
 import contextlib
 import importlib
 import inspect
 import io
+import json
 import os
 import re
 import runpy
@@ -12,12 +14,14 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from rs_keras import cli
 
 ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
 TOOLS = ROOT / "docs" / "site"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ROOMS = {
@@ -28,18 +32,23 @@ ROOMS = {
 }
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The built site; building says nothing, not even a warning."""
-    folder = tmp_path_factory.mktemp("site")
-    command = "-m mkdocs build --strict --quiet --site-dir".split()
-    done = subprocess.run(
-        [sys.executable, *command, str(folder)],
+def build(folder, config="mkdocs.yml"):
+    """Builds as `make docs` does."""
+    command = "-m mkdocs build --strict --config-file".split()
+    return subprocess.run(
+        [sys.executable, *command, str(config), "--site-dir", str(folder)],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
     )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site; building says nothing, not even a warning."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return folder
 
@@ -72,6 +81,19 @@ def shown(site):
         texts = map(text_of, pieces[2::2])
         found.update(zip(pieces[1::2], texts, strict=True))
     return found
+
+
+def test_a_warning_fails_the_build(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[nowhere](nowhere.md)")
+    # The site's own settings, about another folder with the same machinery.
+    text = (ROOT / "mkdocs.yml").read_text()
+    settings = text[: text.index("\nnav:")].replace("docs/site/", f"{TOOLS}/")
+    settings += "\nnav: [index.md, {API: []}, {Examples: []}]\n"
+    (tmp_path / "mkdocs.yml").write_text(settings)
+    done = build(tmp_path / "site", tmp_path / "mkdocs.yml")
+    assert done.returncode == 1
+    assert "nowhere.md" in done.stderr
 
 
 # -- the API -----------------------------------------------------------------
@@ -176,6 +198,84 @@ def test_exit_codes_are_documented(site):
     assert "130 stopped" in text
 
 
+# -- examples ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb")]),
+    ids=lambda path: path.name,
+)
+def test_an_example_has_a_page_with_all_its_code(site, path):
+    page = text_of(article(site / "examples" / f"{path.name}.html"))
+    code = path.read_text()
+    if path.suffix == ".ipynb":
+        cells = json.loads(code)["cells"]
+        code = "\n".join("".join(c["source"]) for c in cells[1:])
+    lines = [" ".join(line.split()) for line in code.splitlines()]
+    lines = [line for line in lines if re.match(r"(import|from|print)\b", line)]
+    assert lines
+    assert [line for line in lines if line not in page] == []
+    assert (
+        f'"examples/{path.name}.html"' in (site / "examples.html").read_text()
+    )
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    monkeypatch.syspath_prepend(TOOLS)
+    return importlib.import_module("programs")
+
+
+def notebook(path, *cells):
+    path.write_text(json.dumps({"cells": list(cells)}))
+
+
+def test_a_notebook_keeps_what_its_cells_printed_and_drew(programs, tmp_path):
+    said = {"cell_type": "markdown", "source": ["# Title\n", "\n", "It is. So"]}
+    code = {
+        "cell_type": "code",
+        "source": ["show()"],
+        "outputs": [
+            {"output_type": "stream", "text": ["7\n", "8\n"]},
+            {"output_type": "display_data", "data": {"image/png": "iVBOR\n"}},
+            {"output_type": "execute_result", "data": {"text/plain": "9"}},
+        ],
+    }
+    notebook(tmp_path / "one.ipynb", said, code)
+    [found] = programs.read(tmp_path)
+    assert (found.title, found.about) == ("One", "It is.")
+    parts = ["show()", "7\n8", "base64,iVBOR)", "````text\n9\n````"]
+    places = [found.markdown.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_a_formula_is_drawn_and_said(programs, tmp_path):
+    text = "# T\n\nFor $p > 1/2$ it is\n$$R = \\frac{\\sigma}{2}$$"
+    notebook(
+        tmp_path / "one.ipynb", {"cell_type": "markdown", "source": [text]}
+    )
+    [found] = programs.read(tmp_path)
+    assert re.findall(r'alt="([^"]*)"', found.markdown) == [
+        "p &gt; 1/2",
+        r"R = \dfrac{\sigma}{2}",
+    ]
+    assert "$" not in found.markdown
+    for data in re.findall(r"base64,([^\"]+)", found.markdown):
+        picture = ElementTree.fromstring(base64.b64decode(data))
+        assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+        assert float(picture.get("width").removesuffix("pt")) > 10
+
+
+def test_a_formula_that_cannot_be_drawn_is_an_error(programs, tmp_path):
+    text = "# T\n\nSee $\\nonsense{x}$."
+    notebook(
+        tmp_path / "one.ipynb", {"cell_type": "markdown", "source": [text]}
+    )
+    with pytest.raises(ValueError, match="nonsense"):
+        list(programs.read(tmp_path))
+
+
 # -- the rest ----------------------------------------------------------------
 
 
@@ -183,7 +283,9 @@ def test_pages_come_in_the_order_of_a_newcomer(site):
     home = (site / "index.html").read_text()
     sidebar = home[home.index("md-nav--primary") :]
     order = "index researcher certification choosing methods adding-a-method "
-    order += "serving cluster formats commands api changelog contributing"
+    order += (
+        "serving cluster examples formats commands api changelog contributing"
+    )
     places = [sidebar.index(f'"{name}.html"') for name in order.split()[1:]]
     assert places == sorted(places)
 

@@ -35,7 +35,8 @@ METHODS = (
 OPEN = ("rs_keras", "rs_keras.trainers", "rs_keras.serving")
 
 # What is public: everything in `__all__`, where a module has one; else the
-# names that are given here; without any, what the module says of itself.
+# names that are given here; without any, what the module says of itself. A
+# module with an `__all__` that is not here comes last in its package's group.
 GROUPS = {
     "Certifying": {
         "rs_keras": "",
@@ -93,7 +94,6 @@ GROUPS = {
         "rs_keras.export": "",
         "rs_keras.export.signature": "Signature Field",
         "rs_keras.serving": "",
-        "rs_keras.serving.demo": "",
     },
 }
 
@@ -164,16 +164,33 @@ def _file_of(sources: Path, module: str) -> Path:
 
 def pages(sources: Path) -> Iterator[Page]:
     """Yields all pages, in the order of the navigation."""
-    modules = {name for group in GROUPS.values() for name in group}
-    for group, entries in GROUPS.items():
-        for module, given in entries.items():
-            names = exported(sources, module) or tuple(given.split())
-            names = tuple(n for n in names if f"{module}.{n}" not in modules)
-            if module not in OPEN:
-                yield Page(group, module, names)
-                continue
-            for name in names:
-                yield Page(group, f"{module}.{name}", None)
+    entries = _entries(sources)
+    modules = {module for _, module, _ in entries}
+    for group, module, given in entries:
+        names = exported(sources, module) or tuple(given.split())
+        names = tuple(n for n in names if f"{module}.{n}" not in modules)
+        if module not in OPEN:
+            yield Page(group, module, names)
+            continue
+        for name in names:
+            yield Page(group, f"{module}.{name}", None)
+
+
+def _entries(sources: Path) -> list[tuple[str, str, str]]:
+    """Returns group, module and names of all that `GROUPS` says or implies."""
+    named = [
+        (group, module, names)
+        for group, modules in GROUPS.items()
+        for module, names in modules.items()
+    ]
+    homes = {module: group for group, module, _ in named}
+    for file in sorted((sources / "rs_keras").rglob("*.py")):
+        path = file.parent if file.name == "__init__.py" else file
+        parts = path.relative_to(sources).with_suffix("").parts
+        module, package = ".".join(parts), ".".join(parts[:-1])
+        if module not in homes and exported(sources, module):
+            named.append((homes[package], module, ""))
+    return sorted(named, key=lambda entry: list(GROUPS).index(entry[0]))
 
 
 def load(sources: Path) -> Package:

@@ -2,11 +2,12 @@
 
 A comment `<!-- from README.md: Train -->` in a page becomes that section of
 the README, `<!-- commands -->` the command line, `<!-- api -->` an index of
-the API, `<!-- formulas -->` the methods' losses. CHANGELOG.md and
-CONTRIBUTING.md become pages.
+the API, `<!-- formulas -->` the methods' losses, `<!-- examples -->` a list of
+examples/. CHANGELOG.md, CONTRIBUTING.md and each example become pages.
 """
 
 import atexit
+import logging
 import re
 import shutil
 import tempfile
@@ -15,9 +16,13 @@ from typing import Any
 
 import api
 import commands
+import programs
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 from mkdocs.structure.files import Files
+
+# Warnings are all there is to read. (With --quiet, --strict would miss them.)
+logging.getLogger("mkdocs").setLevel(logging.WARNING)
 
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
@@ -27,22 +32,29 @@ NAME = re.compile(
     r"<code>(rs_keras(?:\.\w+)+|[A-Z]\w+(?:\.\w+)*)</code>(?!</a>)"
 )
 _pages: list[api.Page] = []
+_programs: list[programs.Program] = []
 
 
 @event_priority(100)  # before mkdocstrings reads where the sources are
 def on_config(config: Any) -> Any:
-    """Lays the package out, and puts the API's pages into the navigation."""
+    """Lays the package out; puts what is generated into the navigation."""
     sources = Path(tempfile.mkdtemp(prefix="rs-keras-docs-"))
     atexit.register(shutil.rmtree, sources)
     api.lay_out(sources)
     _pages[:] = api.pages(sources)
     _python_handler(config)["paths"] = [str(sources)]
-    [section] = (entry["API"] for entry in config.nav if "API" in entry)
+    _programs[:] = programs.read(ROOT / "examples")
+    _section(config, "Examples").extend({p.title: p.path} for p in _programs)
     groups: dict[str, list[dict[str, str]]] = {}
     for page in _pages:
         groups.setdefault(page.group, []).append({page.title: page.path})
-    section += [{group: entries} for group, entries in groups.items()]
+    _section(config, "API").extend({name: groups[name]} for name in groups)
     return config
+
+
+def _section(config: Any, name: str) -> Any:
+    [section] = (entry[name] for entry in config.nav if name in entry)
+    return section
 
 
 def _python_handler(config: Any) -> Any:
@@ -51,12 +63,14 @@ def _python_handler(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that no file of docs/ holds."""
-    for path, name in WHOLE.items():
-        text = _as_page((ROOT / name).read_text())
+    made = {
+        path: _as_page((ROOT / name).read_text())
+        for path, name in WHOLE.items()
+    }
+    made |= {page.path: page.markdown() for page in _pages}
+    made |= {program.path: program.markdown for program in _programs}
+    for path, text in made.items():
         files.append(File.generated(config, path, content=text))
-    for page in _pages:
-        made = File.generated(config, page.path, content=page.markdown())
-        files.append(made)
     return files
 
 
@@ -65,6 +79,9 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
     markdown = FROM_README.sub(lambda m: readme_section(m[1]), markdown)
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands.page())
+    if "<!-- examples -->" in markdown:
+        listed = programs.index(_programs)
+        markdown = markdown.replace("<!-- examples -->", listed)
     if "<!-- api -->" in markdown or "<!-- formulas -->" in markdown:
         package = api.load(Path(_python_handler(config)["paths"][0]))
         markdown = markdown.replace("<!-- formulas -->", api.formulas(package))
