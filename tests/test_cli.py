@@ -19,7 +19,7 @@ def usual(capsys):
 
 def test_alone_it_shows_five_commands_that_follow_on_each_other(capsys):
     calls = [shlex.split(line)[1:] for line in usual(capsys)]
-    parsed = [cli._parser().parse_args(call) for call in calls]
+    parsed = [cli.make_parser().parse_args(call) for call in calls]
     assert [args.command for args in parsed] == [
         "train",
         "certify",
@@ -39,8 +39,15 @@ def test_the_example_of_a_command_parses(name):
     calls = [line for line in lines if line.lstrip().startswith("rs-keras ")]
     assert calls, "an example starts with rs-keras"
     for line in calls:
-        args = cli._parser().parse_args(shlex.split(line)[1:])
+        args = cli.make_parser().parse_args(shlex.split(line)[1:])
         assert args.command == name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_argument_is_explained(name):
+    (commands,) = [a for a in cli.make_parser()._actions if a.choices]
+    for action in commands.choices[name]._actions:
+        assert action.help, f"{name} {action.option_strings or action.dest}"
 
 
 def test_help_lists_every_command(capsys):

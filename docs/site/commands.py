@@ -12,7 +12,7 @@ def page() -> str:
     """Returns Markdown: exit codes, and every command with its arguments."""
     [commands] = (
         action.choices
-        for action in cli._parser()._actions
+        for action in cli.make_parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
     parts = [_exit_codes(), _overview(commands)]

@@ -52,7 +52,8 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Shows defaults and keeps the example's line breaks."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands: what help and docs are made from."""
     parser = argparse.ArgumentParser(
         prog="rs-keras",
         description=rs_keras.__doc__,
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: done, and the answer is no. 2: the call, a file or a value is
     wrong (said in one line on stderr). 130: stopped with Ctrl-C.
     """
-    parser = _parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
     if args.command is None:
         print(_USUAL.format(about=rs_keras.__doc__))

@@ -78,8 +78,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=900,
         help="of the choice (default: %(default)s)",
     )
-    group.add_argument("--sigma-num-noise", type=int, default=1)
-    group.add_argument("--sigma-learning-rate", type=float, default=1e-4)
+    group.add_argument(
+        "--sigma-num-noise",
+        type=int,
+        default=1,
+        help="noisy copies a step of the choice (default: %(default)s)",
+    )
+    group.add_argument(
+        "--sigma-learning-rate",
+        type=float,
+        default=1e-4,
+        help="of the choice (default: %(default)s)",
+    )
     spreading.add_arguments(
         parser,
         "this worker's share of the images, by TF_CONFIG, into LOG.i-of-m.tsv; "

@@ -47,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="takes every K-th example (default: %(default)s)",
     )
-    parser.add_argument("--max-examples", type=int, metavar="N")
+    parser.add_argument(
+        "--max-examples",
+        type=int,
+        metavar="N",
+        help="stops after so many examples (default: all)",
+    )
     parser.add_argument(
         "--seed",
         type=_seed,

@@ -21,7 +21,12 @@ _TEACHER_VOTES = "1000"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATASET", choices=("mnist",))
+    parser.add_argument(
+        "data",
+        metavar="DATASET",
+        choices=("mnist",),
+        help="mnist, the papers' table that two cores can reproduce",
+    )
     parser.add_argument(
         "--sigma", type=float, default=1.0, help="0.25, 0.5 or 1.0"
     )
