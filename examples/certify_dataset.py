@@ -1,0 +1,66 @@
+"""Certifies a data set into a log that goes on where it was stopped.
+
+    python examples/certify_dataset.py
+
+Stop it with Ctrl-C at any moment and call it again: it takes up the example
+that it was at. Called once more after the end, it has nothing left to do.
+Everything is written to runs/certify_dataset, the plot too.
+"""
+
+from pathlib import Path
+
+from rs_keras import CertificationLog
+from rs_keras import Certifier
+from rs_keras import certify_dataset
+from rs_keras import datasets
+from rs_keras import models
+from rs_keras.checkpoints import load_classifier
+from rs_keras.plots import plot_certified_accuracy
+from rs_keras.tables import certified_table
+from rs_keras.trainers import SGD
+from rs_keras.trainers import Gaussian
+
+SIGMA = 0.25
+FOLDER = Path("runs/certify_dataset")
+
+
+def classifier():
+    """Returns what was trained before, or trains it now."""
+    path = FOLDER / "model.keras"
+    if not path.exists():
+        trainer = Gaussian(models.lenet(), sigma=SIGMA)
+        trainer.compile(optimizer=SGD(0.01, momentum=0.9))
+        train = datasets.load("fashion_mini", "train", batch_size=64)
+        trainer.fit(train, epochs=3, shuffle=False, verbose=2)
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        trainer.model.save(path)
+    return load_classifier(path)
+
+
+def main():
+    path = FOLDER / "gaussian.tsv"
+    model = classifier()
+    before = len(CertificationLog.read(path)) if path.exists() else 0
+    # Every 20th test image: 50 in all. Another n, sigma, seed or model would
+    # be refused: a log is about one classifier under one set of rules.
+    log = certify_dataset(
+        Certifier(model, SIGMA),
+        datasets.load("fashion_mini", "test"),
+        path,
+        skip=20,
+        seed=1,
+        n=1_000,
+        alpha=0.001,
+    )
+    print(f"{before} images were in the log, {len(log) - before} are new")
+    print(certified_table([log]))
+    plot_certified_accuracy([log], FOLDER / "curve.png")
+    # The share above errs with probability alpha for each image; this bound
+    # holds for all of them together, with probability 99%.
+    bound = log.certified_accuracy(0.25, rho=0.01)
+    print(f"certified accuracy at 0.25 is at least {bound:.3f} of these images")
+    print(f"wrote {path} and {FOLDER / 'curve.png'}")
+
+
+if __name__ == "__main__":
+    main()
