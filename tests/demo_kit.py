@@ -16,8 +16,12 @@ SHAPE = (28, 28, 1)
 
 
 def linear_model(seed=0):
-    """A linear classifier, all of whose true radii are known."""
+    """A linear classifier, all of whose true radii are known.
+
+    What is bright, as a drawing is, it calls 7.
+    """
     weights = np.random.default_rng(seed).normal(size=[784, 10])
+    weights[:, 7] += 0.5
     model = keras.Sequential(
         [
             keras.Input(SHAPE),

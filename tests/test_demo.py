@@ -390,6 +390,18 @@ def test_surroundings(asker):
     np.testing.assert_allclose(worst, wanted, rtol=1e-5)
 
 
+def test_a_model_that_is_sure_is_attacked_as_well(linear):
+    """Logits so steep that their softmax is 0 or 1 in float32."""
+    image = np.full([4, 4, 1], 0.5, np.float32)
+    image += 0.05 * np.sign(linear.weights).astype(np.float32)
+    border = float(linear.radius(image[None])[0])
+    steep = Certifier(lambda images: 1e4 * linear(images), sigma=0.01)
+    traveller = Traveller(steep.sampler((4, 4, 1)))
+    found = traveller.attacked(image, 1, [0.95 * border, 1.05 * border])
+    labels = linear.label(np.stack([point.image for point in found]))
+    assert labels.tolist() == [1, 0]
+
+
 def test_without_a_radius_nothing_is_inside(asker):
     begin, *points, _ = asker.lines("/explore", pixels=GOOD, label=0, radius=0)
     assert begin["scale"] == 0.5 * SIGMA

@@ -23,6 +23,9 @@ RANDOM_RAYS = 5
 # moves few votes.
 _STEPS = 10
 _COPIES = 16
+# Logits that spread more are scaled down to this deviation: of a softmax that
+# is 0 or 1 to the last bit, no gradient is left to climb.
+_STEEPEST = 3.0
 # Halvings that find a step's length to the last bit of a float64.
 _HALVINGS = 60
 
@@ -61,6 +64,9 @@ class Traveller:
                 tf.TensorSpec([None, 1, 1, 1], tf.float32),
                 tf.TensorSpec([2], tf.int64),
             ],
+            # Nothing here branches on a tensor, and without it the graph is
+            # traced sooner.
+            autograph=False,
         )
         # Copies of so many stops make one pass.
         self._together = max(1, sampler.batch_size // _COPIES)
@@ -115,15 +121,24 @@ class Traveller:
         sampler, shape = self._sampler, list(self._sampler.image_shape)
         noise = sampler.sigma * noise_lib.normal(shape, seed, 0, _COPIES)
 
-        def classify(images: tf.Tensor) -> tf.Tensor:
+        def noisy_logits(images: tf.Tensor) -> tf.Tensor:
             copies = images[None] + noise[:, None]
             logits = sampler.logits(tf.reshape(copies, [-1, *shape]))
+            logits = tf.cast(logits, tf.float32)
             return tf.reshape(logits, [_COPIES, -1, sampler.num_classes])
 
+        found = noisy_logits(image[None])
+        spread = tf.reduce_max(tf.math.reduce_std(found, axis=-1))
+        sharpness = _STEEPEST / tf.maximum(spread, _STEEPEST)
         rows = tf.shape(distances)[0]
         images = tf.repeat(image[None], rows, axis=0)
         attack = PGD(_STEPS, 1.0, order="project_clip")
-        return attack(classify, images, tf.repeat(label, rows), distances)
+        return attack(
+            lambda images: sharpness * noisy_logits(images),
+            images,
+            tf.repeat(label, rows),
+            distances,
+        )
 
 
 def _point(

@@ -10,6 +10,7 @@ import json
 import logging
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -154,7 +155,8 @@ class _HTTPServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is no event; anything else is."""
-        LOGGER.debug("demo_request_failed", exc_info=True)
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            LOGGER.error("demo_request_failed", exc_info=True)
 
 
 def _handler(server: WebServer) -> type[BaseHTTPRequestHandler]:
