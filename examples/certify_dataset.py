@@ -9,6 +9,8 @@ Everything is written to runs/certify_dataset, the plot too.
 
 from pathlib import Path
 
+import keras
+
 from rs_keras import CertificationLog
 from rs_keras import Certifier
 from rs_keras import certify_dataset
@@ -28,6 +30,7 @@ def classifier():
     """Returns what was trained before, or trains it now."""
     path = FOLDER / "model.keras"
     if not path.exists():
+        keras.utils.set_random_seed(0)
         trainer = Gaussian(models.lenet(), sigma=SIGMA)
         trainer.compile(optimizer=SGD(0.01, momentum=0.9))
         train = datasets.load("fashion_mini", "train", batch_size=64)
