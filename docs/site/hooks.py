@@ -3,7 +3,8 @@
 A comment `<!-- from README.md: Train -->` in a page becomes that section of
 the README, `<!-- commands -->` the command line, `<!-- api -->` an index of
 the API, `<!-- formulas -->` the methods' losses, `<!-- examples -->` a list of
-examples/. CHANGELOG.md, CONTRIBUTING.md and each example become pages.
+examples/. CHANGELOG.md, CONTRIBUTING.md, the results, the model cards and each
+example become pages.
 """
 
 import atexit
@@ -25,7 +26,20 @@ from mkdocs.structure.files import Files
 logging.getLogger("mkdocs").setLevel(logging.WARNING)
 
 ROOT = Path(__file__).resolve().parents[2]
-WHOLE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+CARDS = sorted((ROOT / "rs_keras" / "data" / "pretrained").glob("*.md"))
+# Files of the tree that are pages as they stand.
+WHOLE = {
+    "changelog.md": ROOT / "CHANGELOG.md",
+    "contributing.md": ROOT / "CONTRIBUTING.md",
+    "results.md": ROOT / "results" / "README.md",
+    **{f"pretrained/{card.name}": card for card in CARDS},
+}
+# Where the links of these files, and of the README, lead on the site.
+MOVED = {
+    "docs/": "",
+    "results/README.md": "results.md",
+    "rs_keras/data/pretrained/": "pretrained/",
+}
 FROM_README = re.compile(r"<!-- from README\.md: (.+?) -->")
 # A name of the package in running text, neither linked nor in a block.
 NAME = re.compile(
@@ -43,6 +57,9 @@ def on_config(config: Any) -> Any:
     api.lay_out(sources)
     _pages[:] = api.pages(sources)
     _python_handler(config)["paths"] = [str(sources)]
+    _section(config, "Results").extend(
+        {card.stem: f"pretrained/{card.name}"} for card in CARDS
+    )
     _programs[:] = programs.read(ROOT / "examples")
     _section(config, "Examples").extend({p.title: p.path} for p in _programs)
     groups: dict[str, list[dict[str, str]]] = {}
@@ -64,8 +81,7 @@ def _python_handler(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that no file of docs/ holds."""
     made = {
-        path: _as_page((ROOT / name).read_text())
-        for path, name in WHOLE.items()
+        path: _as_page(source.read_text()) for path, source in WHOLE.items()
     }
     made |= {page.path: page.markdown() for page in _pages}
     made |= {program.path: program.markdown for program in _programs}
@@ -127,5 +143,7 @@ def readme_section(title: str) -> str:
 
 
 def _as_page(text: str) -> str:
-    """Makes links that start at the root of the tree start at docs/."""
-    return re.sub(r"\]\(docs/", "](", text)
+    """Makes links that start at the root of the tree lead to pages."""
+    for source, page in MOVED.items():
+        text = text.replace(f"]({source}", f"]({page}")
+    return text

@@ -1,0 +1,100 @@
+"""The committed results: whole, of one model, and near the authors' own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rs_keras import CertificationLog
+from rs_keras.trainers import recipes
+from rs_keras.trainers import reproduction_table
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+RUNS = sorted(path.parent for path in RESULTS.glob("mnist/*/*/plain.tsv"))
+
+each = pytest.mark.parametrize(
+    "run", RUNS, ids=lambda run: f"{run.parent.name}-{run.name}"
+)
+
+
+def sigma_of(run):
+    return float(run.parent.name.removeprefix("sigma_"))
+
+
+def test_there_are_results():
+    assert RUNS
+
+
+@each
+def test_both_logs_are_of_one_model_and_the_same_images(run):
+    plain = CertificationLog.read(run / "plain.tsv")
+    runner_up = CertificationLog.read(run / "runner_up.tsv")
+    np.testing.assert_array_equal(plain.idx, runner_up.idx)
+    # A prefix of every 10th image, in the original order.
+    np.testing.assert_array_equal(plain.idx, 10 * np.arange(len(plain)))
+    wanted = {"sigma": sigma_of(run), "n0": 100, "n": 100_000, "alpha": 1e-3}
+    for log, form in ((plain, False), (runner_up, True)):
+        assert log.settings.items() >= wanted.items()
+        assert log.settings["runner_up"] is form
+        assert log.settings["model"] == plain.settings["model"]
+    # Both classes' bounds share alpha, so a top class with nearly all votes
+    # gets a little less; an image that only they certify gets more.
+    assert (runner_up.radius > 0).sum() >= (plain.radius > 0).sum()
+
+
+@each
+def test_radii_are_those_that_votes_can_give(run):
+    """With n votes the largest bound is alpha**(1/n): Clopper and Pearson."""
+    plain = CertificationLog.read(run / "plain.tsv")
+    most = sigma_of(run) * stats.norm.ppf(1e-3 ** (1 / 100_000))
+    assert plain.radius.max() <= most
+    abstained = plain.predict == -1
+    assert not plain.radius[abstained].any()
+    assert (plain.correct == (plain.predict == plain.label)).all()
+
+
+@each
+def test_the_recipe_is_the_one_that_is_told(run):
+    recipe = recipes.load(run / "recipe.json")
+    assert (recipe.method, recipe.sigma) == (run.name, sigma_of(run))
+    lines = (run / "history.csv").read_text().splitlines()
+    assert len(lines) == recipe.epochs + 1
+
+
+@each
+def test_the_authors_log_is_matched_on_the_same_images(run, shared):
+    """Full schedules within 0.02; MACER, whose seeds differ more, 0.03."""
+    sigma = sigma_of(run)
+    theirs = reproduction_table.reference_log(
+        shared / "reference_logs", sigma, run.name
+    )
+    if theirs is None:
+        pytest.skip(f"the authors published no log of {run.name}")
+    ours = CertificationLog.read(run / "plain.tsv")
+    at = {idx: place for place, idx in enumerate(theirs.idx.tolist())}
+    rows = [at[idx] for idx in ours.idx.tolist()]
+    np.testing.assert_array_equal(theirs.label[rows], ours.label)
+    difference = np.mean(
+        ours.radius * ours.correct - theirs.radius[rows] * theirs.correct[rows]
+    )
+    kept = json.loads((run / reproduction_table.AGAINST).read_text())
+    assert kept["difference"] == pytest.approx(difference, abs=1e-12)
+    assert kept["examples"] == len(ours)
+    recipe = recipes.load(run / "recipe.json")
+    full = recipe.epochs == recipes.get("mnist", run.name, sigma).epochs
+    if full and len(ours) == 1_000:
+        assert abs(difference) < (0.03 if run.name == "macer" else 0.02)
+
+
+def test_the_page_is_made_from_the_files():
+    text = (RESULTS / "README.md").read_text()
+    assert text == reproduction_table.report(RESULTS)
+
+
+def test_the_readme_shows_the_same_table():
+    lines = (RESULTS.parent / "README.md").read_text()
+    assert reproduction_table.table(
+        reproduction_table.rows_of(RESULTS, 1.0)
+    ) in (lines)
