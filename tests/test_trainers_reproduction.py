@@ -41,13 +41,24 @@ def tiny(monkeypatch):
     return model, examples
 
 
-def test_images_come_in_the_original_order(mnist):
+def test_images_have_their_original_numbers(mnist):
     found = list(reproduction.test_images(1_000))
-    assert [idx for idx, _, _ in found] == list(range(0, 10_000, 1_000))
+    assert sorted(idx for idx, _, _ in found) == list(range(0, 10_000, 1_000))
     # The first labels of t10k-labels-idx1-ubyte.
-    first = [label for _, _, label in reproduction.test_images(1)][:10]
+    labels = {idx: label for idx, _, label in reproduction.test_images(1)}
+    first = [labels[idx] for idx in range(10)]
     assert first == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
     assert found[0][1].shape == (1, 28, 28, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1_000])
+def test_what_is_stopped_is_spread_over_the_file(count):
+    places = list(reproduction.spread(count))
+    assert sorted(places) == list(range(count))
+    for done in (count // 10, count // 2):
+        # Both halves have as many, but for two in a hundred.
+        late = sum(2 * place >= count for place in places[:done])
+        assert abs(2 * late - done) <= max(2, done / 50)
 
 
 def test_both_bounds_come_from_the_same_counts(tiny, tmp_path):

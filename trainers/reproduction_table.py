@@ -226,8 +226,8 @@ def report(root: str | Path) -> str:
         "images, not about training seeds, which differ by .002 to .009. ACR "
         "is from the papers' bound (`plain.tsv`); the last column bounds the "
         "second class, too (`runner_up.tsv`), from the same counts. Fewer "
-        "than 1,000 test images: the log goes on where it stands when the "
-        "command runs again.",
+        "than 1,000 test images, spread over the file, are a log that was "
+        "stopped: the same command goes on.",
     ]
     for sigma in PUBLISHED:
         rows = rows_of(root, sigma)
