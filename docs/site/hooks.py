@@ -37,6 +37,7 @@ WHOLE = {
 # Where the links of these files, and of the README, lead on the site.
 MOVED = {
     "docs/": "",
+    "examples/README.md": "examples.md",
     "results/README.md": "results.md",
     "rs_keras/data/pretrained/": "pretrained/",
 }
