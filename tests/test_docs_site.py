@@ -89,7 +89,7 @@ def test_a_warning_fails_the_build(tmp_path):
     # The site's own settings, about another folder with the same machinery.
     text = (ROOT / "mkdocs.yml").read_text()
     settings = text[: text.index("\nnav:")].replace("docs/site/", f"{TOOLS}/")
-    settings += "\nnav: [index.md, {API: []}, {Examples: []}]\n"
+    settings += "\nnav: [index.md, {Results: []}, {Examples: []}, {API: []}]\n"
     (tmp_path / "mkdocs.yml").write_text(settings)
     done = build(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert done.returncode == 1
