@@ -108,9 +108,11 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
 
 
 def on_page_context(context: Any, page: Any, **_: Any) -> Any:
-    """Leaves the side of the home page to the page."""
+    """Leaves the sides to pages that need the room."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri == "results.md":
+        page.meta["hide"] = ["navigation", "toc"]
     return context
 
 
