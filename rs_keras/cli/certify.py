@@ -168,11 +168,10 @@ def _one_image(args: argparse.Namespace, arguments: dict) -> None:
 
 def _data_set(args: argparse.Namespace, arguments: dict) -> None:
     from rs_keras import certify_dataset
-    from rs_keras import datasets
 
     shard, out = spreading.shard_of(args.strategy, args.out)
     certifier = _certifier(args)
-    data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
+    data = certifying.data_set_of(args, certifier)
     log = certify_dataset(
         certifier,
         data,

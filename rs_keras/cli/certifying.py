@@ -1,17 +1,19 @@
 """What the commands that certify share: flags, the certifier, the examples."""
 
 import argparse
+from collections.abc import Iterable
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
-import numpy as np
-
 from rs_keras.cli import reaching
 from rs_keras.cli import spreading
 
 if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+
     from rs_keras import Certifier
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
@@ -150,7 +152,7 @@ def is_image(data: str) -> bool:
     return Path(data).suffix.lower() in _IMAGES
 
 
-def read_image(path: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def read_image(path: str, shape: tuple[int, ...] | None = None) -> "np.ndarray":
     """Reads an image file: float32 [1, H, W, C] in [0, 1].
 
     Args:
@@ -161,6 +163,7 @@ def read_image(path: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
         ValueError: If the file is no image, or of another size: it is not
             resized, because the radius would then be about another image.
     """
+    import numpy as np
     from PIL import Image
     from PIL import UnidentifiedImageError
 
@@ -189,7 +192,7 @@ def image_shape(model: Any) -> tuple[int, ...] | None:
 
 def examples_of(
     args: argparse.Namespace, certifier: "Certifier"
-) -> Iterator[tuple[int, np.ndarray, int]]:
+) -> "Iterator[tuple[int, np.ndarray, int]]":
     """Returns (idx, image [1, H, W, C], label) as the flags select them.
 
     The label of an image file is not known: -1.
@@ -197,8 +200,26 @@ def examples_of(
     if is_image(args.data):
         shape = image_shape(certifier.model)
         return iter([(0, read_image(args.data, shape), -1)])
-    from rs_keras import datasets
     from rs_keras.evaluation import selected
 
-    data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
+    data = data_set_of(args, certifier)
     return selected(data, args.skip, args.max_examples)
+
+
+def data_set_of(args: argparse.Namespace, certifier: Any) -> "tf.data.Dataset":
+    """Loads DATA, if its images are of the shape that the model takes."""
+    from rs_keras import datasets
+
+    data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
+    found = data.element_spec[0].shape
+    wanted = getattr(certifier.model, "input_shape", None)
+    if isinstance(wanted, tuple) and not found.is_compatible_with(wanted[1:]):
+        raise ValueError(
+            "`DATA` must have images of the model's shape: the model takes "
+            f"{_sizes(wanted[1:])} images; {args.data} has {_sizes(found)}"
+        )
+    return data
+
+
+def _sizes(shape: Iterable[int | None]) -> str:
+    return "x".join("?" if size is None else str(size) for size in shape)

@@ -102,11 +102,10 @@ def _print_data_set(
 def _log_data_set(
     args: argparse.Namespace, certifier: Any, arguments: dict[str, Any]
 ) -> None:
-    from rs_keras import datasets
     from rs_keras.evaluation import decide_dataset
     from rs_keras.log_format import rounded_down
 
-    data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
+    data = certifying.data_set_of(args, certifier)
     log = decide_dataset(
         certifier,
         data,

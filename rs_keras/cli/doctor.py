@@ -4,14 +4,20 @@ rs-keras doctor
 """
 
 import argparse
+import logging
 import os
 import platform
 import shutil
+import sys
+import zipfile
+import zlib
 from collections.abc import Iterator
+from collections.abc import Sequence
 from importlib import import_module
 from importlib import metadata
 from pathlib import Path
 
+import rs_keras
 from rs_keras.quiet import import_tensorflow
 
 HELP = "shows versions, devices and data, and what is missing"
@@ -20,15 +26,34 @@ TENSORFLOW = False
 
 OK, MISSING, NOTE = "ok", "MISSING", "note"
 
-# Importing these is what can fail although pip is content.
+# Importing these is what can fail although pip is content. What uses
+# tensorflow_probability stands for it: it imports nothing until it is used.
 _IMPORTS = (
+    "numpy",
+    "scipy.stats",
+    "matplotlib",
+    "PIL",
+    "tqdm",
+    "sklearn",
     "tensorflow",
     "keras",
-    "tensorflow_probability",
+    "tf_keras",
+    "rs_keras.bounds",
+    "tensorboard",
+    "tensorflow_datasets",
+    "importlib_resources",
+    "keras_tuner",
+    "grpc",
+    "grpc_health.v1.health",
+    "tensorflow_serving.apis",
+    "rs_keras.models",
     "rs_keras.trainers",
+    "rs_keras.export",
+    "rs_keras.serving",
 )
 
 _DATA_SETS = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn_cropped")
+_BUNDLED = ("fashion_mini.npz", "mnist_test_order.npz")
 
 Finding = tuple[str, str, str]
 
@@ -57,14 +82,22 @@ def findings() -> Iterator[Finding]:
     yield from _packages()
     yield from _imports()
     yield from _devices()
-    yield from _data()
+    yield _data()
+    yield from _bundled()
     yield from _tools()
 
 
 def _packages() -> Iterator[Finding]:
     """Compares what is installed with what the package asks for."""
-    from packaging.requirements import Requirement
-
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        yield (
+            MISSING,
+            "packaging",
+            "pip install packaging; it compares versions",
+        )
+        return
     try:
         wanted = metadata.requires("rs-keras") or []
     except metadata.PackageNotFoundError:
@@ -87,23 +120,37 @@ def _packages() -> Iterator[Finding]:
 
 
 def _imports() -> Iterator[Finding]:
+    working = []
     for name in _IMPORTS:
-        try:
-            if name == "tensorflow":
-                import_tensorflow()
-            import_module(name)
-        # Whatever breaks is what is to be told.
-        except Exception as error:
-            yield MISSING, f"import {name}", f"{type(error).__name__}: {error}"
+        error = _failure(name)
+        if error is None:
+            working.append(name)
         else:
-            yield OK, f"import {name}", ""
+            yield MISSING, f"import {name}", f"{type(error).__name__}: {error}"
+    yield OK, "imports", ", ".join(working) or "none"
+
+
+def _failure(name: str) -> Exception | None:
+    """Imports a module; returns what went wrong."""
+    # tensorflow-datasets would log a traceback of what is told in a line.
+    logging.disable(logging.CRITICAL)
+    try:
+        if name == "tensorflow":
+            import_tensorflow()
+        import_module(name)
+    # Whatever breaks is what is to be told.
+    except Exception as error:
+        return error
+    finally:
+        logging.disable(logging.NOTSET)
+    return None
 
 
 def _devices() -> Iterator[Finding]:
-    try:
-        import tensorflow as tf
-    except ImportError:
+    if "tensorflow" not in sys.modules:
         return
+    import tensorflow as tf
+
     yield OK, "processors", f"{os.cpu_count()}"
     accelerators = tf.config.list_physical_devices("GPU")
     if accelerators:
@@ -112,14 +159,49 @@ def _devices() -> Iterator[Finding]:
         yield NOTE, "accelerators", "none: everything runs on the CPU"
 
 
-def _data() -> Iterator[Finding]:
+def _data() -> Finding:
+    """Names the data sets that are there; a broken download is not."""
     folder = Path(
         os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     ).expanduser()
-    there = [name for name in _DATA_SETS if (folder / name).is_dir()]
+    there = [
+        # Versions are numbers; `incomplete.*` is a download that stopped.
+        name
+        if any(place.glob("[0-9]*/dataset_info.json"))
+        else f"{name} broken"
+        for name in _DATA_SETS
+        if (place := folder / name).is_dir()
+    ]
     told = ", ".join(there) or "empty"
-    yield NOTE, "data", f"{folder}: {told} (others are fetched when used)"
-    yield OK, "bundled data", "fashion_mini"
+    return NOTE, "data", f"{folder}: {told} (others are fetched when used)"
+
+
+def _bundled() -> Iterator[Finding]:
+    """Looks at what comes with the package; all of it is zip archives."""
+    data = Path(rs_keras.__file__).parent / "data"
+    yield _whole("bundled data", [data / name for name in _BUNDLED])
+    try:
+        from rs_keras.models import PRETRAINED
+    except Exception:
+        # Told among the imports.
+        return
+    weights = [known.weights for known in PRETRAINED.values()]
+    yield _whole("bundled weights", weights)
+
+
+def _whole(what: str, paths: Sequence[Path]) -> Finding:
+    """Finds the first file that is not there, or damaged."""
+    for path in paths:
+        if not path.is_file():
+            return MISSING, what, f"{path}: no such file; install again"
+        try:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+        except (OSError, zipfile.BadZipFile, zlib.error) as error:
+            damaged = str(error)
+        if damaged is not None:
+            return MISSING, what, f"{path}: damaged ({damaged}); install again"
+    return OK, what, ", ".join(path.stem for path in paths)
 
 
 def _tools() -> Iterator[Finding]:

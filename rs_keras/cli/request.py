@@ -10,12 +10,12 @@ import zlib
 from typing import TYPE_CHECKING
 from typing import Any
 
-import numpy as np
-
 from rs_keras.cli import certifying
 from rs_keras.cli import reaching
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rs_keras.serving import CertificationClient
 
 HELP = "asks servers for the certificate of an image"
@@ -126,7 +126,9 @@ def _describe(client: "CertificationClient", args: argparse.Namespace) -> None:
 
 def _images(
     args: argparse.Namespace, client: "CertificationClient"
-) -> tuple[np.ndarray, list[str]]:
+) -> "tuple[np.ndarray, list[str]]":
+    import numpy as np
+
     if args.image is not None:
         shape = client.model.image_shape
         read = [certifying.read_image(path, shape) for path in args.image]
@@ -144,7 +146,9 @@ def _images(
 
 
 def _ask(
-    client: "CertificationClient", images: np.ndarray, args: argparse.Namespace
+    client: "CertificationClient",
+    images: "np.ndarray",
+    args: argparse.Namespace,
 ) -> Any:
     shared = {"alpha": args.alpha, "seed": args.seed, "chunk": args.chunk}
     if args.predict:
@@ -169,6 +173,8 @@ def _sentence(found: Any, row: int) -> str:
 
 
 def _values(name: str, found: Any, row: int) -> dict[str, Any]:
+    import numpy as np
+
     arrays = {
         key: value[row].tolist()
         for key, value in vars(found).items()
