@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import rs_keras
+from rs_keras.cli import wording
 from rs_keras.quiet import import_tensorflow
 
 COMMANDS = (
@@ -54,7 +55,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands: what help and docs are made from."""
-    parser = argparse.ArgumentParser(
+    parser = wording.Parser(
         prog="rs-keras",
         description=rs_keras.__doc__,
         formatter_class=_Formatter,
@@ -74,8 +75,23 @@ def make_parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(command)
         needs = getattr(module, "TENSORFLOW", True)
-        command.set_defaults(run=module.run, tensorflow=needs)
+        command.set_defaults(run=module.run, tensorflow=needs, parser=command)
     return parser
+
+
+def _parsed(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> argparse.Namespace:
+    """Reads the words; what is wrong with them is told by their command."""
+    try:
+        wording.check_command(words, COMMANDS)
+    except ValueError as error:
+        parser.error(str(error))
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        command = args.parser if args.command else parser
+        command.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong (said in one line on stderr). 130: stopped with Ctrl-C.
     """
     parser = make_parser()
-    args = parser.parse_args(argv)
+    args = _parsed(parser, sys.argv[1:] if argv is None else argv)
     if args.command is None:
         print(_USUAL.format(about=rs_keras.__doc__))
         return 0
@@ -94,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             import_tensorflow()
         return args.run(args) or 0
     except (ValueError, OSError) as error:
-        print(f"rs-keras {args.command}: {error}", file=sys.stderr)
+        text = wording.told(error, args)
+        print(f"rs-keras {args.command}: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(

@@ -7,7 +7,7 @@ import argparse
 
 from rs_keras.cli import certifying
 
-HELP = "export a certifier for TF Serving, or show what an export holds"
+HELP = "exports a certifier for TF Serving, or shows what an export holds"
 EXAMPLE = "rs-keras export runs/mnist --sigma 0.5 --out exports/mnist"
 
 

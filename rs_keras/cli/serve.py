@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-HELP = "serve an export over gRPC"
+HELP = "serves an export over gRPC"
 EXAMPLE = "rs-keras serve exports/mnist --port 8500"
 
 _BINARY = "tensorflow_model_server"
