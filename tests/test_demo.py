@@ -127,6 +127,26 @@ def test_localhost_is_this_machine(asker):
         assert response.status == 200
 
 
+@pytest.fixture
+def on_port_80(bare):
+    """Binding it takes privileges: only its number is put in."""
+    asker = Asker(bare.address)
+    bare.port = 80
+    return asker
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_port_80_goes_without_saying(on_port_80, host):
+    """In `Host` and `Origin`: of the default port browsers say nothing."""
+    names = {"Host": host, "Origin": f"http://{host}"}
+    body = {"early": True}
+    status, _ = reason(on_port_80.post("/failing", body, **names))
+    assert status == 503
+    names["Host"] = "evil.example"
+    status, _ = reason(on_port_80.post("/failing", body, **names))
+    assert status == 421
+
+
 @pytest.mark.parametrize(
     "origin",
     [None, "null", "http://evil.example", "http://127.0.0.1:1", "https://{}"],

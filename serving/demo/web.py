@@ -29,6 +29,7 @@ from rs_keras.serving.failures import ServingError
 from rs_keras.serving.log import LOGGER
 
 HOST = "127.0.0.1"
+_HTTP_PORT = 80
 
 Answer = dict[str, Any]
 Question = Callable[[Mapping[str, Any]], Iterator[Answer]]
@@ -124,7 +125,9 @@ class WebServer:
     @property
     def hosts(self) -> tuple[str, str]:
         """The names that browsers on this machine call it."""
-        return f"{HOST}:{self.port}", f"localhost:{self.port}"
+        # Browsers leave out the port that HTTP has by default.
+        port = "" if self.port == _HTTP_PORT else f":{self.port}"
+        return f"{HOST}{port}", f"localhost{port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
