@@ -130,6 +130,16 @@ def test_images_of_another_shape_than_the_models(
     assert not log.exists()
 
 
+def test_images_of_another_shape_than_a_saved_models(tmp_path, capsys):
+    save_model(tmp_path / "c.keras", [8, 8, 3])
+    model = keras.saving.load_model(tmp_path / "c.keras")
+    model.export(tmp_path / "saved", verbose=False)
+    words = ["--model", str(tmp_path / "saved"), "--sigma", "0.5"]
+    assert main(["predict", "fashion_mini", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("takes 8x8x3 images; fashion_mini has 28x28x1")
+
+
 def test_a_model_of_any_size_takes_what_has_its_channels(tmp_path, capsys):
     model = save_model(tmp_path / "c.keras", [None, None, 1])
     words = ["fashion_mini", "--model", model, "--sigma", "0.5", "--n", "20"]

@@ -184,10 +184,21 @@ def read_image(path: str, shape: tuple[int, ...] | None = None) -> "np.ndarray":
 
 def image_shape(model: Any) -> tuple[int, ...] | None:
     """The (H, W, C) that a model takes, where it tells."""
-    shape = getattr(model, "input_shape", None)
-    if isinstance(shape, tuple) and len(shape) == 4 and None not in shape[1:]:
-        return tuple(shape[1:])
+    shape = _input_shape(model)
+    if shape is not None and len(shape) == 4 and None not in shape[1:]:
+        return shape[1:]
     return None
+
+
+def _input_shape(model: Any) -> tuple[Any, ...] | None:
+    """The shape of a model's one input, of a SavedModel's signature too."""
+    shape = getattr(model, "input_shape", None)
+    signature = getattr(model, "signatures", {}).get("serving_default")
+    if shape is None and signature is not None:
+        specs = list(signature.structured_input_signature[1].values())
+        if len(specs) == 1 and specs[0].shape.rank is not None:
+            shape = tuple(specs[0].shape)
+    return shape if isinstance(shape, tuple) else None
 
 
 def examples_of(
@@ -212,8 +223,8 @@ def data_set_of(args: argparse.Namespace, certifier: Any) -> "tf.data.Dataset":
 
     data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
     found = data.element_spec[0].shape
-    wanted = getattr(certifier.model, "input_shape", None)
-    if isinstance(wanted, tuple) and not found.is_compatible_with(wanted[1:]):
+    wanted = _input_shape(certifier.model)
+    if wanted is not None and not found.is_compatible_with(wanted[1:]):
         raise ValueError(
             "`DATA` must have images of the model's shape: the model takes "
             f"{_sizes(wanted[1:])} images; {args.data} has {_sizes(found)}"
