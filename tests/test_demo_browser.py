@@ -265,6 +265,25 @@ def test_a_dark_digit_on_paper_is_inverted(page):
     assert "Inverted" in page.text_content("#hint")
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda page: page.click("#clear"),
+        lambda page: page.click('button[aria-label="Example: 3"]'),
+        seven,
+    ],
+    ids=["cleared", "an example", "drawn"],
+)
+def test_what_was_done_to_a_file_is_not_said_of_another_image(page, act):
+    usual = page.text_content("#hint")
+    answered(page, BEGIN, ABSTAINED)
+    drop(page, "paper.png", png(np.full((99, 99), 250)), "image/png")
+    finished(page)
+    assert "Inverted" in page.text_content("#hint")
+    act(page)
+    assert page.text_content("#hint") == usual
+
+
 def test_files_that_are_none(page):
     drop(page, "notes.txt", b"not an image", "text/plain")
     page.wait_for_selector("#trouble:not(:empty)")
@@ -282,6 +301,51 @@ def test_files_that_are_none(page):
     playwright.expect(page.locator("#trouble")).to_have_text(
         "big.png is too large: 21 MB. Images may have 20 MB."
     )
+
+
+def test_no_older_result_stands_beside_a_bad_file(page):
+    answered(page, BEGIN, ABSTAINED)
+    seven(page)
+    certify(page)
+    drop(page, "notes.txt", b"not an image", "text/plain")
+    page.wait_for_selector("#trouble:not(:empty)")
+    assert page.text_content("#result") == ""
+    assert counts_of(page).sum() == 0
+    assert not page.is_visible("#ball-section")
+    assert not page.is_visible("#attack-section")
+    # The drawing is not lost, nor what may be done with it.
+    assert canvas(page, "#seen").max() > 200
+    certify(page)
+    assert page.text_content("#trouble") == ""
+
+
+def test_a_complaint_ends_before_the_next_file_is_read(page):
+    page.click("#certify")
+    assert page.text_content("#trouble") != ""
+    # A browser that is never done with decoding.
+    page.evaluate(
+        "() => { window.createImageBitmap = () => new Promise(() => 0); }"
+    )
+    drop(page, "one.png", png(np.zeros(SHAPE[:2])), "image/png")
+    assert page.text_content("#trouble") == ""
+
+
+def test_only_what_browsers_decode_is_offered(page):
+    kinds = page.get_attribute("#file", "accept").split(",")
+    names = {kind.removeprefix("image/") for kind in kinds}
+    assert names == {"png", "jpeg", "gif", "webp", "bmp"}
+    for name in sorted(names):
+        file = io.BytesIO()
+        Image.new("L", (28, 28), 200).save(file, name)
+        found = page.evaluate(
+            """async ([text, type]) => {
+              const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+              const blob = new Blob([bytes], { type });
+              return (await createImageBitmap(blob)).width;
+            }""",
+            [base64.b64encode(file.getvalue()).decode(), f"image/{name}"],
+        )
+        assert found == 28
 
 
 def test_nothing_is_certified_of_nothing(page):
@@ -399,6 +463,63 @@ def answered(page, *lines):
             content_type="application/x-ndjson", body=body
         ),
     )
+
+
+def many_classes(page, count):
+    """As if the model had so many; the server itself has 10."""
+
+    def renamed(route):
+        names = [f"kind {label}" for label in range(count)]
+        about = {**route.fetch().json(), "names": names}
+        route.fulfill(json=about)
+
+    page.route("**/about.json", renamed)
+    page.route(
+        "**/explore",
+        lambda route: route.fulfill(
+            body='{"stage": "begin", "n": 500, "scale": 0.25, "reach": 0.5, '
+            '"stops": 1}\n{"stage": "end"}\n'
+        ),
+    )
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+
+
+def test_of_many_classes_the_first_ten_have_bars(page):
+    many_classes(page, 100)
+    assert page.locator("#bars .row").count() == 11
+    # 99 is the winner though it has few; of two equals the earlier is shown.
+    counts = np.zeros(100, int)
+    counts[90:99] = np.arange(90, 99)
+    counts[[10, 20, 99]] = 60, 60, 34
+    draws = int(counts.sum())
+    told = {"counts": counts.tolist(), "drawn": draws, "chosen": 99}
+    answered(page, {**BEGIN, "n": draws}, {**ABSTAINED, **told})
+    seven(page)
+    certify(page)
+    page.wait_for_selector("#attack-section:visible")
+    names = page.locator("#bars .name").all_text_contents()
+    assert names == [
+        "kind 99",
+        *(f"kind {label}" for label in range(98, 89, -1)),
+        "90 others",
+    ]
+    assert counts_of(page).tolist() == [34, *range(98, 89, -1), 120]
+    assert page.locator("#bars .winner .name").all_text_contents() == [
+        "kind 99"
+    ]
+    # Nobody wins the few: 10 is there, before 20.
+    names = page.locator("#few .name").all_text_contents()
+    assert names[-2:] == ["kind 10", "90 others"]
+    assert counts_of(page, "#few")[-2:].tolist() == [60, 94]
+    tall = page.evaluate("document.documentElement.scrollHeight")
+    assert tall < 2_000
+
+
+def test_eleven_classes_need_no_others(page):
+    many_classes(page, 11)
+    names = page.locator("#bars .name").all_text_contents()
+    assert names == [f"kind {label}" for label in range(11)]
 
 
 def test_abstaining_is_told(page):

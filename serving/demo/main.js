@@ -9,6 +9,9 @@ import { fromText, paint, toText } from "./pixels.js";
 import { ask, Trouble } from "./stream.js";
 import { DIGITS } from "./strokes.js";
 
+const HINT = "Or choose an example, or drop an image file anywhere on this "
+  + "page.";
+
 const get = (id) => document.getElementById(id);
 
 const response = await fetch("about.json");
@@ -46,8 +49,13 @@ function complain(error) {
   get("trouble").textContent = error.message;
 }
 
-// Another image: what was found about the last one goes.
+// Another image: what was found or said about the last one goes.
 function changed() {
+  get("hint").textContent = HINT;
+  forget();
+}
+
+function forget() {
   stop();
   shownAt = -Infinity;
   paint(get("seen"), pad.pixels(), about.shape);
@@ -174,7 +182,7 @@ async function certify() {
     get("trouble").textContent = "Draw something first, or choose an example.";
     return;
   }
-  changed();
+  forget();
   running = new AbortController();
   const { signal } = running;
   document.body.setAttribute("data-busy", "");
@@ -192,6 +200,8 @@ async function certify() {
 
 async function open(file) {
   if (!file) return;
+  // At once: beside what is said of a bad file, no older result may stand.
+  forget();
   try {
     const [pixels, words] = await read(file, about);
     pad.show(pixels);
@@ -227,8 +237,6 @@ function introduce() {
   get("model").textContent = `${about.title}, noise of sigma ${about.sigma}, `
     + about.confidence;
   get("size").textContent = `${width}\u00a0×\u00a0${height}`;
-  get("hint").textContent = "Or choose an example, or drop an image file "
-    + "anywhere on this page.";
   if (about.digits) {
     DIGITS.forEach((lines, digit) => {
       example(String(digit), () => pad.strokes(lines));
