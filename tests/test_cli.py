@@ -198,7 +198,7 @@ def test_a_file_that_no_argument_names_is_told_by_itself(monkeypatch, capsys):
     assert capsys.readouterr().err == told
 
 
-@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"demo"}))
+@pytest.mark.parametrize("name", sorted({*COMMANDS}))
 def test_the_help_line_says_what_the_command_does(name):
     verb = import_module(f"rs_keras.cli.{name}").HELP.split()[0]
     assert verb.endswith("s")

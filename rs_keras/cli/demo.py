@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rs_keras.cli import certifying
 
-HELP = "open a page on which to draw an image, certify it and try to break it"
+HELP = "opens a page to draw an image, certify it and try to break it"
 EXAMPLE = "rs-keras demo --model runs/mnist"
 
 _MODEL = "pretrained:mnist-gaussian-1.00"
