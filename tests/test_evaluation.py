@@ -188,11 +188,13 @@ def test_the_share_is_that_of_the_certified_class(tmp_path):
 
 SCRIPT = textwrap.dedent(
     """
-    import sys, time
+    import signal, sys, time
     import numpy as np
     import tensorflow as tf
     from rs_keras import Certifier, certify_dataset
 
+    # Ignored in what a shell starts in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = np.random.default_rng(5)
     images = rng.uniform(size=(30, 4, 4, 1)).astype(np.float32)
     labels = rng.integers(0, 2, 30)

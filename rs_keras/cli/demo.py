@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import json
 import signal
-import threading
+import time
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from rs_keras.cli import certifying
 HELP = "opens a page to draw an image, certify it and try to break it"
 EXAMPLE = "rs-keras demo --model runs/mnist"
 
-_MODEL = "pretrained:mnist-gaussian-1.00"
+_MODEL = "pretrained:mnist-smoothmix-1.00"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"{demo.address} (Ctrl-C ends it)", flush=True)
             if not args.no_browser:
                 webbrowser.open(demo.address)
-            threading.Event().wait()
+            # A signal that another thread got does not wake this one.
+            while True:
+                time.sleep(0.5)
     return 0
 
 

@@ -146,7 +146,9 @@ def _run_embedded(args: argparse.Namespace) -> int:
         try:
             asked = _asked_to_stop()
             _announce(server, args)
-            asked.wait()
+            # A signal that another thread got does not wake this one.
+            while not asked.wait(0.5):
+                pass
             print(
                 "Stopping: what runs is finished, what comes is refused.",
                 flush=True,
