@@ -83,8 +83,9 @@ def card(known: Pretrained, folder: str | Path, weights: str | None) -> str:
             f"to be smoothed with sigma = {known.sigma:g}. Apache-2.0.",
             "## Data",
             "The 60,000 training images of MNIST (LeCun, Cortes and Burges), "
-            "without augmentation. Certified on every 10th of the 10,000 test "
-            "images, which training did not see.",
+            "without augmentation. Certified on "
+            f"{len(logs[0]):,} of the 10,000 test images, spread over all of "
+            "them, which training did not see.",
             "## Recipe",
             _recipe(recipe, known.method),
             "## Certified",

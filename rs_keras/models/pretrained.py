@@ -53,7 +53,11 @@ class Pretrained:
 
 
 PRETRAINED: dict[str, Pretrained] = {
-    known.name: known for known in (Pretrained("mnist", "gaussian", 1.0),)
+    known.name: known
+    for known in (
+        Pretrained("mnist", "smoothmix_T1", 1.0),
+        Pretrained("mnist", "gaussian", 1.0),
+    )
 }
 
 
