@@ -5,14 +5,13 @@ unchanged: `/tensorflow/serving/request_count` becomes
 `:tensorflow:serving:request_count`.
 """
 
-import socket
 import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
-from socketserver import TCPServer
 from typing import Any
+
+from rs_keras.serving.http import HTTPServer
 
 PATH = "/monitoring/prometheus/metrics"
 REQUEST_COUNT = "/tensorflow/serving/request_count"
@@ -139,7 +138,7 @@ class MetricsEndpoint:
     """
 
     def __init__(self, text: Callable[[], str], host: str, port: int) -> None:
-        self._server = _HTTPServer(host, port, _handler(text))
+        self._server = HTTPServer(host, port, _handler(text))
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True
@@ -151,24 +150,6 @@ class MetricsEndpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-class _HTTPServer(ThreadingHTTPServer):
-    daemon_threads = True
-    # Otherwise closing waits for every slow reader.
-    block_on_close = False
-
-    def __init__(self, host: str, port: int, handler: type) -> None:
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        super().__init__((host.strip("[]"), port), handler)
-
-    def server_bind(self) -> None:
-        """Without the base class's question to the DNS for a name."""
-        TCPServer.server_bind(self)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that went away is no event."""
 
 
 def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:

@@ -1,11 +1,17 @@
 """What several tests need."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+)
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -66,3 +72,19 @@ def golden():
         return np.load(folder / f"{name}.npz")
 
     return load
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, where it is on the PATH; it asks nobody for anything."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed"
+    )
+    if CHROMIUM is None:
+        pytest.skip("no chromium is on the PATH")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=CHROMIUM_FLAGS.split()
+        )
+        yield browser
+        browser.close()

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -18,14 +17,6 @@ from scipy import stats
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed"
 )
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium is on the PATH"
-)
 # Other work may slow this machine; what is waited for ends the wait.
 PATIENCE = 60_000
 WIDTH = "document.documentElement.scrollWidth"
@@ -36,16 +27,6 @@ def address():
     server, _ = demo_server()
     with server:
         yield server.address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=FLAGS.split()
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -23,7 +22,6 @@ from rs_keras import cli
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 TOOLS = ROOT / "docs" / "site"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ROOMS = {
     "rs_keras": "rs_keras",
     "trainers": "rs_keras.trainers",
@@ -352,24 +350,18 @@ def test_no_pages_are_an_error(tmp_path, links):
     assert links["main"](str(tmp_path)) == 2
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium is on the PATH")
-def test_search_works_from_a_file_and_nothing_else_is_asked(site):
-    playwright = pytest.importorskip("playwright.sync_api")
+def test_search_works_from_a_file_and_nothing_else_is_asked(site, browser):
     said, asked = [], []
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "api" / "rs_keras" / "Certifier.html").as_uri())
-        page.keyboard.press("/")
-        page.keyboard.type("clopper")
-        first = page.locator(".md-search-result__link").first
-        first.wait_for()
-        assert "bounds.html" in first.get_attribute("href")
-        browser.close()
+    page = browser.new_page()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "api" / "rs_keras" / "Certifier.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("clopper")
+    first = page.locator(".md-search-result__link").first
+    first.wait_for()
+    assert "bounds.html" in first.get_attribute("href")
+    page.close()
     assert said == []
     assert [url for url in asked if not url.startswith(site.as_uri())] == []

@@ -1,7 +1,5 @@
 """The report page in a browser: drawn, filtered, quiet, and alone."""
 
-import shutil
-
 import numpy as np
 import pytest
 from report_kit import NASTY
@@ -9,28 +7,6 @@ from report_kit import log_of
 from report_kit import pictures_of
 
 from rs_keras.report import write_report
-
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed"
-)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium is on the PATH"
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=FLAGS.split()
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from rs_keras import Certifier
 
+# What a command's model may be.
+CHECKPOINT = (
+    "a .keras file, the folder of a training run, a SavedModel, or "
+    "pretrained:NAME (rs_keras.models.PRETRAINED)"
+)
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
 
@@ -31,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--model",
         metavar="CHECKPOINT",
-        help="a .keras file, the folder of a training run, a SavedModel, or "
-        "pretrained:NAME (rs_keras.models.PRETRAINED)",
+        help=CHECKPOINT,
     )
     source.add_argument(
         "--servers",
@@ -75,13 +79,18 @@ def root_of(seed: int | str | None) -> Any:
     return fresh_seeds(1)[0].tolist() if seed is None else seed
 
 
-def add_certifier_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the certifier itself."""
+def add_sigma(parser: argparse.ArgumentParser) -> None:
+    """Adds the noise's flag, of whatever takes a checkpoint."""
     parser.add_argument(
         "--sigma",
         type=float,
         help="of the noise, pixels in [0, 1] (default: that of the training)",
     )
+
+
+def add_certifier_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the certifier itself."""
+    add_sigma(parser)
     parser.add_argument(
         "--alpha",
         type=float,

@@ -29,11 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a .keras file, the folder of a training run, a SavedModel, or "
         "pretrained:NAME (default: %(default)s)",
     )
-    parser.add_argument(
-        "--sigma",
-        type=float,
-        help="of the noise, pixels in [0, 1] (default: that of the training)",
-    )
+    certifying.add_sigma(parser)
     parser.add_argument(
         "--port", type=int, default=0, help="of the page (default: any free)"
     )

@@ -17,8 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="CHECKPOINT",
-        help="a .keras file, the folder of a training run, a SavedModel, or "
-        "pretrained:NAME (rs_keras.models.PRETRAINED)",
+        help=certifying.CHECKPOINT,
     )
     parser.add_argument(
         "--out", metavar="DIR", help="the folder of all versions: 1/, 2/, ..."

@@ -10,22 +10,20 @@ import json
 import logging
 import select
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from socketserver import TCPServer
 from types import TracebackType
 from typing import Any
 from typing import NamedTuple
 from typing import Self
 
 from rs_keras.serving.failures import ServingError
+from rs_keras.serving.http import HTTPServer
 from rs_keras.serving.log import LOGGER
 
 HOST = "127.0.0.1"
@@ -111,7 +109,7 @@ class WebServer:
         self.most_bytes = most_bytes
         self.room = threading.BoundedSemaphore(_AT_A_TIME)
         self.closing = threading.Event()
-        self._server = _HTTPServer((HOST, port), _handler(self))
+        self._server = _WebServer(HOST, port, _handler(self))
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="demo"
@@ -149,17 +147,10 @@ class WebServer:
             self.room.acquire(timeout=_PATIENCE)
 
 
-class _HTTPServer(ThreadingHTTPServer):
-    block_on_close = False
-
-    def server_bind(self) -> None:
-        """Without the base class's question to the DNS for a name."""
-        TCPServer.server_bind(self)
-
+class _WebServer(HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is no event; anything else is."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            LOGGER.error("demo_request_failed", exc_info=True)
+        LOGGER.debug("demo_request_failed", exc_info=True)
 
 
 def _handler(server: WebServer) -> type[BaseHTTPRequestHandler]:
