@@ -9,7 +9,10 @@ from scipy import stats
 
 from rs_keras import CertificationLog
 from rs_keras.trainers import recipes
+from rs_keras.trainers import reproduction_pairs
 from rs_keras.trainers import reproduction_table
+from rs_keras.trainers.reproduction_published import PUBLISHED
+from rs_keras.trainers.reproduction_published import reference_log
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 RUNS = sorted(path.parent for path in RESULTS.glob("mnist/*/*/plain.tsv"))
@@ -74,7 +77,7 @@ def is_whole(run, log):
 @each
 def test_the_published_value_is_met(run):
     """Within two standard errors of the choice of images."""
-    published = reproduction_table.PUBLISHED[sigma_of(run)].get(run.name)
+    published = PUBLISHED[sigma_of(run)].get(run.name)
     log = CertificationLog.read(run / "plain.tsv")
     if published is None or not is_whole(run, log):
         pytest.skip("not the papers' schedule and images")
@@ -87,9 +90,7 @@ def test_the_published_value_is_met(run):
 def test_the_authors_log_is_matched_on_the_same_images(run, shared):
     """Full schedules within 0.02; MACER, whose seeds differ more, 0.03."""
     sigma = sigma_of(run)
-    theirs = reproduction_table.reference_log(
-        shared / "reference_logs", sigma, run.name
-    )
+    theirs = reference_log(shared / "reference_logs", sigma, run.name)
     if theirs is None:
         pytest.skip(f"the authors published no log of {run.name}")
     ours = CertificationLog.read(run / "plain.tsv")
@@ -99,7 +100,7 @@ def test_the_authors_log_is_matched_on_the_same_images(run, shared):
     difference = np.mean(
         ours.radius * ours.correct - theirs.radius[rows] * theirs.correct[rows]
     )
-    kept = json.loads((run / reproduction_table.AGAINST).read_text())
+    kept = json.loads((run / reproduction_pairs.AGAINST).read_text())
     assert kept["difference"] == pytest.approx(difference, abs=1e-12)
     assert kept["examples"] == len(ours)
     if is_whole(run, ours):

@@ -1,18 +1,27 @@
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 
 from rs_keras import CertificationLog
 from rs_keras import Certifier
+from rs_keras import checkpoints
 from rs_keras import datasets
 from rs_keras.classifiers import fingerprint
 from rs_keras.cli import main
+from rs_keras.cli import make_parser
+from rs_keras.cli import reproduce
+from rs_keras.log import LogWriter
 from rs_keras.models import Pretrained
 from rs_keras.noise import fold_in
 from rs_keras.trainers import model_cards
 from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction
+from rs_keras.trainers import reproduction_pairs
+from rs_keras.trainers import reproduction_published
 from rs_keras.trainers import reproduction_table
+from rs_keras.trainers import runs
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +100,8 @@ def test_the_table_is_made_from_the_files(tiny, tmp_path):
     folder = reproduction.folder_of(tmp_path, 1.0, "gaussian")
     logs = reproduction.certify(tiny[0], 1.0, folder, "short", progress=False)
     recipe = recipes.get("mnist", "gaussian", 1.0)
-    short = reproduction.scheduled(recipe, "short")
-    assert short.epochs == 9
+    short = reproduction.recipe_of("gaussian", 1.0, "short")
+    assert (short.epochs, recipe.epochs) == (9, 90)
     short.save(folder / "recipe.json")
     (row,) = reproduction_table.rows_of(tmp_path, 1.0)
     assert row["acr"] == logs["plain"].acr()
@@ -110,8 +119,11 @@ def test_the_table_is_made_from_the_files(tiny, tmp_path):
     [
         (["--sigma", "0.3"], "--sigma"),
         (["--methods", "gausian"], "Did you mean 'gaussian'"),
+        (["--ablations", "eta4"], "Did you mean 'eta_4'"),
+        (["--ablations", "--methods", "macer"], "beside --ablations"),
+        (["--epochs", "0"], "--epochs"),
     ],
-    ids=["sigma", "method"],
+    ids=["sigma", "method", "ablation", "both", "epochs"],
 )
 def test_wrong_calls(words, message, capsys):
     assert main(["reproduce", "mnist", *words]) == 2
@@ -144,7 +156,9 @@ def test_the_authors_log_is_compared_on_the_same_images(tiny, tmp_path):
         lines.append(f"{idx}\t{label}\t{label}\t{radius}\t{right}\t0:00:01")
     name = "mnist_smoothmix_eta5_sigma1.0.tsv"
     (tmp_path / name).write_text("\n".join(lines) + "\n")
-    found = reproduction_table.compare(tmp_path, 1.0, "smoothmix", tmp_path)
+    found = reproduction_pairs.against_authors(
+        tmp_path, 1.0, "smoothmix", tmp_path
+    )
     assert found.examples == 3
     assert found.difference == pytest.approx(ours.mean() - 0.25, abs=1e-12)
     recipes.get("mnist", "smoothmix", 1.0).save(folder / "recipe.json")
@@ -152,7 +166,9 @@ def test_the_authors_log_is_compared_on_the_same_images(tiny, tmp_path):
     assert f"| 0.250 | {found.difference:+.3f} [" in (
         reproduction_table.table([row])
     )
-    nothing = reproduction_table.compare(tmp_path, 1.0, "macer", tmp_path)
+    nothing = reproduction_pairs.against_authors(
+        tmp_path, 1.0, "macer", tmp_path
+    )
     assert nothing is None
 
 
@@ -166,3 +182,121 @@ def test_a_card_tells_what_the_logs_hold(tiny, tmp_path):
     assert "90 epochs of batch 256" in text and "n = 300" in text
     with pytest.raises(ValueError, match="of the weights feed. Received: "):
         model_cards.card(known, tmp_path, "feed")
+
+
+ABLATED = [f"ablations/{name}" for name in reproduction_published.ABLATIONS]
+
+
+@pytest.mark.parametrize(
+    "run", [*reproduction.METHODS, "ablations/base", *ABLATED]
+)
+def test_the_command_trains_what_the_table_tells(run, tmp_path, monkeypatch):
+    """What `train` makes of its words is what the table compares with."""
+    trained = []
+
+    def remember(recipe, *_, **__):
+        trained.append(recipe)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(runs, "train", remember)
+    words = ["reproduce", "mnist", "--out", str(tmp_path), "--epochs", "20"]
+    method = run.partition("/")[2]
+    if method == "base":
+        words += ["--ablations"]
+    elif method:
+        words += ["--ablations", method]
+        kept = reproduction.is_trained
+        monkeypatch.setattr(
+            reproduction,
+            "is_trained",
+            lambda folder, recipe: (
+                folder.name == "base" or kept(folder, recipe)
+            ),
+        )
+        monkeypatch.setattr(reproduction, "certify", lambda *_: None)
+        monkeypatch.setattr(checkpoints, "load_classifier", lambda _: None)
+    else:
+        words += ["--methods", run]
+    with pytest.raises(RuntimeError, match="enough"):
+        main(words)
+    wanted = reproduction.recipe_of(run, 1.0, epochs=20)
+    assert wanted.epochs == 20
+    if wanted.teacher:
+        # Gaussian, trained first, as much shorter as the student.
+        assert (trained[0].method, trained[0].epochs) == ("gaussian", 20)
+        assert trained[0].sigma == wanted.teacher["sigma"]
+        return
+    blank = {"sources": {}}
+    assert dataclasses.replace(trained[0], **blank) == dataclasses.replace(
+        wanted, **blank
+    )
+
+
+def test_what_is_ablated_in_full_is_a_method_of_the_table():
+    def runs_of(*words):
+        args = make_parser().parse_args(["reproduce", "mnist", *words])
+        return reproduce._runs(args)
+
+    changed = ["ablations/eta_4", "ablations/m_1"]
+    words = ["--ablations", "eta_4", "m_1"]
+    assert runs_of(*words) == ["smoothmix_T1", *changed]
+    assert runs_of(*words, "--epochs", "90") == ["smoothmix_T1", *changed]
+    assert runs_of(*words, "--epochs", "9") == ["ablations/base", *changed]
+    assert runs_of(*words, "--budget", "short")[0] == "ablations/base"
+    assert runs_of("--ablations")[1:] == ABLATED
+
+
+def write_run(root, run, radii, epochs=9, n=100):
+    """A run's log, by number of the image; all are certified rightly."""
+    folder = reproduction.folder_of(root, 1.0, run)
+    folder.mkdir(parents=True)
+    reproduction.recipe_of(run, 1.0, epochs=epochs).save(folder / "recipe.json")
+    for form in reproduction.FORMS:
+        settings = {"sigma": 1.0, "n": n, "dataset": "mnist/test"}
+        with LogWriter(folder / f"{form}.tsv", settings) as writer:
+            for idx, radius in radii.items():
+                writer.write(idx, 3, 3, radius, 1.0)
+
+
+def test_pairs_are_compared_on_the_images_of_both(tmp_path):
+    base = {idx: 1.0 for idx in range(0, 400, 10)}
+    write_run(tmp_path, "ablations/base", base)
+    # +0.5 on the 39 images of both, and one that the base has not.
+    higher = {idx: 1.5 for idx in range(10, 400, 10)} | {9_990: 4.0}
+    write_run(tmp_path, "ablations/eta_4", higher)
+    # The paper's is smaller with m = 1, this is larger.
+    write_run(tmp_path, "ablations/m_1", higher)
+    even = {idx: 1.5 - (idx // 10) % 2 for idx in range(0, 400, 10)}
+    write_run(tmp_path, "ablations/T_2", even)
+    # As long as no base: cannot be compared.
+    write_run(tmp_path, "ablations/T_4", base, epochs=10)
+    rows = reproduction_pairs.ablations(tmp_path, 1.0)
+    told = {row["runs"][1]: row["holds"] for row in rows}
+    assert told == {"eta_4": True, "m_1": False, "T_2": None}
+    assert all(row["runs"][0] == "base" for row in rows)
+    assert rows[0]["found"].examples == 39
+    assert rows[0]["found"].difference == pytest.approx(0.5, abs=1e-12)
+    text = reproduction_table.report(tmp_path)
+    assert (
+        "| eta_4 against base | 9 | 39 | 100 | +0.031 | "
+        "+0.500 [+0.500, +0.500] | yes |"
+    ) in text
+    assert "| m_1 against base | 9 | 39 | 100 | -0.045 |" in text
+    assert text.count("| not told |") == 1
+
+
+def test_the_order_is_that_of_neighbours(tmp_path):
+    numbers = range(0, 300, 10)
+    # Published: macer 1.598, gaussian 1.620, smoothmix_T1 1.785.
+    write_run(tmp_path, "macer", {idx: 0.5 for idx in numbers}, 40)
+    write_run(tmp_path, "smoothmix_T1", {idx: 0.75 for idx in numbers}, 90)
+    write_run(tmp_path, "gaussian", {idx: 1.0 for idx in numbers}, 90)
+    rows = reproduction_pairs.order(tmp_path, 1.0)
+    assert [(row["runs"], row["holds"]) for row in rows] == [
+        (("macer", "gaussian"), True),
+        (("gaussian", "smoothmix_T1"), False),
+    ]
+    assert rows[0]["published"] == pytest.approx(0.022)
+    text = reproduction_table.report(tmp_path)
+    assert "| gaussian against macer | 90 and 40 | 30 | 100 | +0.022 |" in text
+    assert "| smoothmix_T1 against gaussian | 90 | 30 |" in text

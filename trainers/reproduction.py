@@ -1,6 +1,6 @@
 """The papers' MNIST table, from this code: train, certify, compare.
 
-One folder a method:
+One folder a run, which is a method or an ablation:
 
 recipe.json, history.csv       what was trained, and how it went
 plain.tsv, runner_up.tsv       both bounds, from the same counts
@@ -28,6 +28,7 @@ from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
 from rs_keras.noise import fold_in
 from rs_keras.trainers import recipes
+from rs_keras.trainers import reproduction_published as published
 from rs_keras.trainers import runs
 from rs_keras.trainers.recipes import Recipe
 from rs_keras.verdicts import vote_certificate
@@ -47,8 +48,14 @@ METHODS = (
 # How much of the papers' schedule and of their certification is done.
 BUDGETS: dict[str, dict[str, Any]] = {
     "paper": {"share": 1.0, "skip": 10, "n": 100_000},
-    "short": {"share": 0.1, "skip": 100, "n": 10_000},
+    "short": {"share": 0.1, "skip": 20, "n": 10_000},
 }
+
+# What the ablations change: their runs lie in a folder of their own, and
+# with them one more of this, as long as they are.
+ABLATED = "smoothmix_T1"
+ABLATIONS = "ablations"
+BASE = "base"
 
 FORMS = {"plain": False, "runner_up": True}
 
@@ -58,8 +65,13 @@ N0, ALPHA, SEED = 100, 0.001, 0
 _ORDER = Path(rs_keras.__file__).parent / "data" / "mnist_test_order.npz"
 
 
-def folder_of(root: str | Path, sigma: float, method: str) -> Path:
-    """Returns where the results of a method are kept.
+def folder_of(root: str | Path, sigma: float, run: str) -> Path:
+    """Returns where the results of a run are kept.
+
+    Args:
+        root: The results folder.
+        sigma: Of the noise.
+        run: A method, or "ablations/" and the name of an ablation.
 
     Example:
 
@@ -67,25 +79,79 @@ def folder_of(root: str | Path, sigma: float, method: str) -> Path:
     >>> reproduction.folder_of("results", 0.5, "gaussian").as_posix()
     'results/mnist/sigma_0.50/gaussian'
     """
-    return Path(root) / "mnist" / f"sigma_{sigma:.2f}" / method
+    return Path(root) / "mnist" / f"sigma_{sigma:.2f}" / run
 
 
-def scheduled(recipe: Recipe, budget: str) -> Recipe:
-    """Returns the recipe with as much of its schedule as the budget has.
+def method_of(run: str) -> str:
+    """Returns the recipe that a run starts from.
+
+    Args:
+        run: As in `folder_of`.
 
     Example:
 
-    >>> from rs_keras.trainers import recipes
+    >>> from rs_keras.trainers.reproduction import method_of
+    >>> method_of("macer"), method_of("ablations/eta_4")
+    ('macer', 'smoothmix_T1')
+    """
+    return ABLATED if run.startswith(f"{ABLATIONS}/") else run
+
+
+def changes_of(run: str) -> dict[str, Any]:
+    """Returns what a run changes in the recipe of its method.
+
+    Args:
+        run: As in `folder_of`.
+
+    Raises:
+        ValueError: For an ablation that is none.
+
+    Example:
+
+    >>> from rs_keras.trainers.reproduction import changes_of
+    >>> changes_of("ablations/eta_4"), changes_of("ablations/base")
+    ({'eta': 4.0}, {})
+    """
+    if method_of(run) == run:
+        return {}
+    name = run.removeprefix(f"{ABLATIONS}/")
+    check_choice("ablation", name, (BASE, *published.ABLATIONS))
+    return {} if name == BASE else dict(published.ABLATIONS[name].changed)
+
+
+def recipe_of(
+    run: str,
+    sigma: float,
+    budget: str = "paper",
+    epochs: int | None = None,
+    data_dir: str | Path | None = None,
+) -> Recipe:
+    """Returns what a run trains.
+
+    Args:
+        run: As in `folder_of`.
+        sigma: Of the noise.
+        budget: One of `BUDGETS`: how much of the schedule is done.
+        epochs: Instead of as many as the budget has.
+        data_dir: As in `rs_keras.datasets.load`.
+
+    Raises:
+        ValueError: For an argument that is none.
+
+    Example:
+
     >>> from rs_keras.trainers import reproduction
-    >>> recipe = recipes.get("mnist", "smoothmix", sigma=0.5)
-    >>> reproduction.scheduled(recipe, "short").epochs
-    9
+    >>> recipe = reproduction.recipe_of("ablations/m_1", 1.0, "short")
+    >>> recipe.epochs, recipe.trainer["num_noise"], recipe.batch_size
+    (9, 1, 256)
     """
     check_choice("budget", budget, BUDGETS)
-    share = BUDGETS[budget]["share"]
-    if share == 1.0:
-        return recipe
-    return recipe.shortened(max(1, round(share * recipe.epochs)))
+    recipe = recipes.get("mnist", method_of(run), sigma, data_dir)
+    if epochs is None:
+        epochs = max(1, round(BUDGETS[budget]["share"] * recipe.epochs))
+    if epochs != recipe.epochs:
+        recipe = recipe.shortened(epochs)
+    return recipe.replace(**changes_of(run))
 
 
 def is_trained(folder: str | Path, recipe: Recipe) -> bool:

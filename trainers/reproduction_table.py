@@ -1,122 +1,32 @@
 """The results folder of `rs-keras reproduce`, as tables beside the papers'."""
 
-import dataclasses
 import json
+from collections.abc import Iterable
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rs_keras.comparison import Comparison
-from rs_keras.comparison import compare_acr
-from rs_keras.files import written_whole
 from rs_keras.log import CertificationLog
 from rs_keras.trainers import recipes
+from rs_keras.trainers import reproduction_pairs as pairs
 from rs_keras.trainers import runs
 from rs_keras.trainers.reproduction import FORMS
 from rs_keras.trainers.reproduction import METHODS
 from rs_keras.trainers.reproduction import folder_of
+from rs_keras.trainers.reproduction_pairs import AGAINST
+from rs_keras.trainers.reproduction_published import PUBLISHED
 
-# ACR over the whole test set: SmoothMix, tables 2 and 7; CAT-RS: the authors'
-# log. By sigma and recipe.
-PUBLISHED: dict[float, dict[str, float]] = {
-    0.25: {
-        "gaussian": 0.911,
-        "stability": 0.915,
-        "smoothadv": 0.932,
-        "macer": 0.920,
-        "consistency": 0.928,
-        "smoothmix_eta1": 0.931,
-        "smoothmix_onestep_eta1": 0.933,
-        "smoothmix": 0.932,
-        "smoothmix_onestep": 0.933,
-    },
-    0.5: {
-        "gaussian": 1.553,
-        "stability": 1.570,
-        "smoothadv": 1.687,
-        "macer": 1.594,
-        "consistency": 1.657,
-        "smoothmix_eta1": 1.678,
-        "smoothmix_onestep_eta1": 1.694,
-        "smoothmix": 1.694,
-        "smoothmix_onestep": 1.685,
-    },
-    1.0: {
-        "gaussian": 1.620,
-        "stability": 1.634,
-        "smoothadv": 1.779,
-        "macer": 1.598,
-        "consistency": 1.740,
-        "smoothmix_T1": 1.785,
-        "smoothmix_eta1": 1.788,
-        "smoothmix_onestep_eta1": 1.816,
-        "smoothmix": 1.820,
-        "smoothmix_onestep": 1.823,
-        "catrs": 1.831,
-    },
-}
-
-# The logs that the authors published, by sigma and recipe: names as in
-# `rs-keras reproduce --references`.
-_AUTHORS = {
-    "smoothmix": "smoothmix_eta5",
-    "smoothmix_onestep": "smoothmix_onestep_eta5",
-}
-AGAINST = "against_authors.json"
-
-
-def reference_log(
-    folder: str | Path, sigma: float, method: str
-) -> CertificationLog | None:
-    """Returns the authors' own log of a method, where `folder` has one.
-
-    Args:
-        folder: Of files `mnist_METHOD_sigmaSIGMA.tsv`.
-        sigma: Of the noise.
-        method: A recipe.
-    """
-    name = _AUTHORS.get(method, method)
-    path = Path(folder) / f"mnist_{name}_sigma{sigma}.tsv"
-    return CertificationLog.read(path) if path.is_file() else None
-
-
-def compare(
-    root: str | Path, sigma: float, method: str, references: str | Path
-) -> Comparison | None:
-    """Compares a method's plain log with the authors', image by image.
-
-    The result is kept in the method's folder, for the tables.
-
-    Args:
-        root: The results folder.
-        sigma: Of the noise.
-        method: A recipe.
-        references: As `folder` in `reference_log`.
-
-    Returns:
-        None where there is no log of the authors'.
-    """
-    theirs = reference_log(references, sigma, method)
-    if theirs is None:
-        return None
-    folder = folder_of(root, sigma, method)
-    ours = CertificationLog.read(folder / "plain.tsv")
-    theirs = _only(theirs, ours.idx)
-    found = compare_acr(theirs, dataclasses.replace(ours, name="rs-keras"))
-    kept = {**dataclasses.asdict(found), "authors_acr": theirs.acr()}
-    with written_whole(folder / AGAINST) as part:
-        part.write_text(json.dumps(kept, indent=2) + "\n")
-    return found
-
-
-def _only(log: CertificationLog, idx: np.ndarray) -> CertificationLog:
-    """The rows of a log that have these numbers."""
-    kept = np.isin(log.idx, idx)
-    columns = ("idx", "label", "predict", "radius", "correct", "time")
-    chosen = {name: getattr(log, name)[kept] for name in columns}
-    return dataclasses.replace(log, **chosen, extra={})
+_ORDER = (
+    "Neighbours in the published order, each pair on the images that both "
+    "logs hold. `holds` says whether the sign of the published difference is "
+    "found; `not told`: the interval, of other images, holds 0. Runs of "
+    "unequal length, and those shorter than the recipe, say less."
+)
+_ABLATIONS = (
+    "SmoothMix with (alpha, T) = (8, 1), eta = 1 and m = 4 (`base`, or "
+    "`smoothmix_T1` where the runs are as long), and one change each: eta, m, "
+    "or T at alpha T = 8. The paper varies eta and m at T = 8."
+)
 
 
 def rows_of(root: str | Path, sigma: float) -> list[dict[str, Any]]:
@@ -129,7 +39,7 @@ def rows_of(root: str | Path, sigma: float) -> list[dict[str, Any]]:
     Returns:
         Dicts with method, epochs, of (the recipe's epochs), examples, n, acr
         (plain), runner_up (its ACR), published (or None), against (what
-        `compare` kept, or None), in the order of `PUBLISHED`.
+        `against_authors` kept, or None), in the order of `PUBLISHED`.
     """
     rows = []
     for method in _known(sigma):
@@ -213,6 +123,38 @@ def _against_cells(against: dict[str, Any] | None) -> tuple[str, str]:
     )
 
 
+def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Lays the rows of `reproduction_pairs` out as Markdown.
+
+    Args:
+        rows: Of `order` or `ablations`.
+    """
+    lines = [
+        "| second against first | epochs | test images | n | published | "
+        "difference, 95 % | holds |",
+        f"|{' --- |' * 7}",
+    ]
+    for row in rows:
+        first, second = row["runs"]
+        found = row["found"]
+        cells = [
+            f"{second} against {first}",
+            _once(map(str, reversed(row["epochs"]))),
+            f"{found.examples:,}",
+            _once(f"{n:,}" for n in reversed(row["n"])),
+            f"{row['published']:+.3f}",
+            f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]",
+            {True: "yes", False: "no", None: "not told"}[row["holds"]],
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _once(words: Iterable[str]) -> str:
+    """What two runs have in common, once."""
+    return " and ".join(dict.fromkeys(words))
+
+
 def report(root: str | Path) -> str:
     """Returns `results/README.md`, made from the files beside it."""
     parts = [
@@ -230,7 +172,19 @@ def report(root: str | Path) -> str:
         "stopped: the same command goes on.",
     ]
     for sigma in PUBLISHED:
-        rows = rows_of(root, sigma)
-        if rows:
-            parts += [f"## sigma = {sigma:.2f}", table(rows)]
+        parts += _section(root, sigma)
     return "\n\n".join(parts) + "\n"
+
+
+def _section(root: str | Path, sigma: float) -> list[str]:
+    parts = []
+    rows = rows_of(root, sigma)
+    if rows:
+        parts.append(table(rows))
+    for title, text, found in (
+        ("Order of the methods", _ORDER, pairs.order(root, sigma)),
+        ("Ablations", _ABLATIONS, pairs.ablations(root, sigma)),
+    ):
+        if found:
+            parts += [f"### {title}", text, pairs_table(found)]
+    return [f"## sigma = {sigma:.2f}", *parts] if parts else []
