@@ -345,10 +345,10 @@ class NoiseAscent(Adversary):
 
     Formula, `steps` times from n = noise, with g the gradient of
     mean_j KL(target || softmax(classify(n_j))) and, for each noise, mu and s
-    its mean and root mean square over the pixels:
+    its mean and root mean square over the pixels, e = epsilon * factor:
 
-        n = n + 2 * epsilon / steps * g / (|g| + 1e-8)
-        n = noise + project(n - noise, epsilon)
+        n = n + 2 * e / steps * g / (|g| + 1e-8)
+        n = noise + project(n - noise, e)
         n = mu(noise) + (n - mu(n)) / s(n) * s(noise)
 
     As in the authors' code the last line comes at every step, s is not the
@@ -386,7 +386,11 @@ class NoiseAscent(Adversary):
         self.epsilon = check_positive("epsilon", epsilon)
 
     def __call__(
-        self, classify: Classify, noise: tf.Tensor, target: tf.Tensor
+        self,
+        classify: Classify,
+        noise: tf.Tensor,
+        target: tf.Tensor,
+        factor: Any = 1.0,
     ) -> tf.Tensor:
         """Returns adversarial noise.
 
@@ -394,11 +398,13 @@ class NoiseAscent(Adversary):
             classify: From noise [m, B, H, W, C] to logits [m, B, C].
             noise: [m, B, H, W, C].
             target: Distributions [B, C] to move away from.
+            factor: Scales epsilon.
 
         Returns:
             A tensor like `noise`.
         """
-        size = 2.0 * self.epsilon / max(1, self.steps)
+        radius = self.epsilon * tf.cast(factor, noise.dtype)
+        size = 2.0 * radius / max(1, self.steps)
         mean, scale = _moments(noise)
         # The loss is a mean over copies: it sets how small a gradient has to
         # be for the floor under its norm to matter.
@@ -410,7 +416,7 @@ class NoiseAscent(Adversary):
         def step(_: tf.Tensor, n: tf.Tensor) -> tuple:
             gradient = gradient_of(loss_of, n) / copies
             n += size * unit(gradient, GRADIENT_FLOOR)
-            n = noise + project(n - noise, self.epsilon)
+            n = noise + project(n - noise, radius)
             now, spread = _moments(n)
             return (mean + (n - now) / spread * scale,)
 

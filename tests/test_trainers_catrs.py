@@ -7,16 +7,17 @@ import pytest
 from rs_keras.trainers import CATRS
 
 
-def trainer_of(case, dtype="float64"):
+def trainer_of(case, dtype="float64", **changes):
     hparams = case["hparams"]
+    arguments = {
+        "num_noise": hparams["m"],
+        "steps": hparams["T"],
+        "epsilon": hparams["eps"],
+        "weight": hparams["lbd"],
+        "confidence_mask": hparams["confidence_mask"],
+    }
     return CATRS(
-        golden.network(case, dtype),
-        hparams["sigma"],
-        num_noise=hparams["m"],
-        steps=hparams["T"],
-        epsilon=hparams["eps"],
-        weight=hparams["lbd"],
-        confidence_mask=hparams["confidence_mask"],
+        golden.network(case, dtype), hparams["sigma"], **arguments | changes
     )
 
 
@@ -63,6 +64,27 @@ def test_uniform_is_addressed_by_position():
     half = trainer.draw(images[2:], [1, 2], first=2)["uniform"].numpy()
     assert whole.shape == (3, 5)
     np.testing.assert_array_equal(whole[:, 2:], half)
+
+
+def test_from_an_epoch_on_the_radius_is_doubled():
+    case = golden.load("catrs", "tiny_cnn__base")
+    targets = {"label": case["y"], "soft_label": case["soft"]}
+    draw = {"noise": case["noise"], "uniform": case["uniform"]}
+
+    def found(epoch, **changes):
+        trainer = trainer_of(case, **changes)
+        trainer.begin_epoch(epoch)
+        result = trainer.attack(case["x"], targets, draw)
+        return result["adv_noise"].numpy()
+
+    np.testing.assert_array_equal(found(2, doubled_from=3), found(0))
+    # Twice the hand-given radius, not twice the factor.
+    np.testing.assert_array_equal(
+        found(3, doubled_from=3), found(0, epsilon=2 * case["hparams"]["eps"])
+    )
+    assert not np.array_equal(found(3, doubled_from=3), found(0))
+    with pytest.raises(ValueError, match="`doubled_from` must be"):
+        trainer_of(case, doubled_from=-1)
 
 
 def test_a_word_is_no_flag():

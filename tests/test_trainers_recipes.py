@@ -278,6 +278,9 @@ def test_shortened_keeps_the_shares():
     short = recipes.get("mnist", "catrs", 1.0).shortened(15)
     assert short.teacher["epochs"] == 15
     assert short.teacher["drops"] == [5, 10]
+    large = recipes.get("imagenet2012", "catrs", 1.0)
+    assert (large.epochs, large.trainer["doubled_from"]) == (90, 80)
+    assert large.shortened(9).trainer["doubled_from"] == 8
 
 
 @pytest.mark.parametrize(

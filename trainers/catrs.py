@@ -60,6 +60,8 @@ class CATRS(SmoothTrainer):
         epsilon: Radius of the balls around the noises, > 0.
         weight: Of the worst-case loss, >= 0 (lambda in the paper).
         confidence_mask: Whether p is the teacher's t[y] instead.
+        doubled_from: The epoch, counted from 0, from which on the radius is
+            2 * epsilon, as the authors' ImageNet command has it; None: never.
         **kwargs: `seed`; see `SmoothTrainer`.
 
     Example:
@@ -88,6 +90,7 @@ class CATRS(SmoothTrainer):
         epsilon: float = 1.0,
         weight: float = 1.0,
         confidence_mask: bool = False,
+        doubled_from: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(model, sigma, num_noise=num_noise, **kwargs)
@@ -95,7 +98,17 @@ class CATRS(SmoothTrainer):
         self.epsilon = check_positive("epsilon", epsilon)
         self.weight = check_not_negative("weight", weight)
         self.confidence_mask = check_flag("confidence_mask", confidence_mask)
+        self.doubled_from = (
+            None
+            if doubled_from is None
+            else check_count("doubled_from", doubled_from, 0)
+        )
         self._find = NoiseAscent(self.steps, self.epsilon)
+
+    def warmup(self, epoch: int) -> float:
+        """Returns the factor of epsilon in an epoch, counted from 0."""
+        late = self.doubled_from is not None and epoch >= self.doubled_from
+        return (2.0 if late else 1.0) * super().warmup(epoch)
 
     def draw(self, images: Any, seed: Any, first: Any = 0) -> Draw:
         """Adds `uniform`, [m, B] in [0, 1), to the noise.
@@ -149,7 +162,7 @@ class CATRS(SmoothTrainer):
         def classify(moved: tf.Tensor) -> tf.Tensor:
             return self.noisy_logits(images, moved, training=False)
 
-        return self._find(classify, noise, target)
+        return self._find(classify, noise, target, self.warmup_factor)
 
     def _easy(
         self,

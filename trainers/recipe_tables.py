@@ -446,13 +446,12 @@ SETTINGS: dict[str, dict[str, Setting]] = {
                 "epsilon": 1.0,
                 "weight": 2.0,
                 "confidence_mask": True,
+                "doubled_from": 80,
             },
             {1.0: {}},
             {
                 "schedule": f"{_CAT}: `--lr_drop 85` on top of the drops at 30 "
                 f"and 60{_LATE}",
-                "trainer.epsilon": "command: 1.0, doubled from epoch 80 on; "
-                "1.0 throughout here",
                 "teacher": _TEACHER_SOURCE,
             },
             other={"drops": (31, 61, 85)},

@@ -264,7 +264,7 @@ class Recipe:
         share = check_count("epochs", epochs) / self.epochs
         scaled: dict[str, Any] = {"epochs": epochs}
         scaled["schedule.drops"] = _scaled(self.schedule["drops"], share)
-        for key in ("warmup_epochs", "deferred_epochs"):
+        for key in ("warmup_epochs", "deferred_epochs", "doubled_from"):
             if self.trainer.get(key):
                 scaled[f"trainer.{key}"] = round(self.trainer[key] * share)
         if "epochs" in self.teacher:
