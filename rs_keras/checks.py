@@ -8,13 +8,14 @@ import numpy as np
 
 
 def check_images(
-    images: Any, shape: tuple[int, ...] | None = None
+    images: Any, shape: tuple[int | None, ...] | None = None
 ) -> np.ndarray:
     """Returns `images` as float32 [B, H, W, C], or says what is wrong.
 
     Args:
         images: A batch of images; floats in [0, 1], or uint8 (divided by 255).
-        shape: The (H, W, C) wanted, where it is known.
+        shape: The (H, W, C) wanted, where it is known; None for a size that
+            may vary.
 
     Raises:
         ValueError: For another rank or shape, an empty batch, another kind of
@@ -31,9 +32,10 @@ def check_images(
             "`images` must have shape [batch, height, width, channels]. "
             f"Received: shape={list(array.shape)}.{hint}"
         )
-    if shape is not None and array.shape[1:] != tuple(shape):
+    if shape is not None and not fits(array.shape[1:], shape):
+        sizes = ", ".join("any" if s is None else str(s) for s in shape)
         raise ValueError(
-            f"`images` must have shape [batch, {', '.join(map(str, shape))}] "
+            f"`images` must have shape [batch, {sizes}] "
             f"for this model. Received: shape={list(array.shape)}"
         )
     if not len(array):
@@ -63,6 +65,14 @@ def check_images(
             f"Received: min={low:g}, max={high:g}{hint}"
         )
     return array
+
+
+def fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Tells whether sizes are those wanted, where None is any."""
+    return len(found) == len(wanted) and all(
+        size is None or size == real
+        for real, size in zip(found, wanted, strict=True)
+    )
 
 
 def check_positive(name: str, value: Any) -> float:

@@ -57,6 +57,27 @@ def _only_output(outputs: Any) -> tf.Tensor:
     return outputs
 
 
+def image_shape(model: Any) -> tuple[int | None, ...] | None:
+    """Returns the (H, W, C) that a model takes, None for what may vary.
+
+    Args:
+        model: A Keras model, a trainer, or a loaded SavedModel with the
+            signature `serving_default`.
+
+    Returns:
+        None for a model that does not tell, or has more than one input.
+    """
+    model = network_of(model)
+    shape = getattr(model, "input_shape", None)
+    signatures = getattr(model, "signatures", None) or {}
+    if shape is None and "serving_default" in signatures:
+        signature = signatures["serving_default"]
+        specs = list(signature.structured_input_signature[1].values())
+        if len(specs) == 1 and specs[0].shape.rank is not None:
+            shape = tuple(specs[0].shape)
+    return shape[1:] if isinstance(shape, tuple) else None
+
+
 def network_of(model: Any) -> Any:
     """Returns the network that a trainer trains; any other model as it is.
 

@@ -16,6 +16,7 @@ from rs_keras.checks import check_images
 from rs_keras.checks import check_positive
 from rs_keras.classifiers import as_logits
 from rs_keras.classifiers import count_classes
+from rs_keras.classifiers import image_shape
 from rs_keras.classifiers import probe
 from rs_keras.ensembles import soft_predict
 from rs_keras.sampling import NOISE_MODES
@@ -231,7 +232,7 @@ class SmoothedClassifier:
         self, images: Any, soft: bool = False
     ) -> tuple[np.ndarray, _Graphs]:
         """Checks the images, and the model on the first that it sees."""
-        images = check_images(images)
+        images = check_images(images, image_shape(self.model))
         if self.noise == "grid-strict":
             check_on_grid(images)
         shape = images.shape[1:]

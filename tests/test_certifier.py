@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rs_keras import Certifier
 from rs_keras import noise
+from rs_keras import trainers
 from rs_keras.verdicts import decide_label
 from rs_keras.verdicts import vote_certificate
 
@@ -339,6 +340,34 @@ def test_bad_images(model, name):
     images, message = BAD_IMAGES[name]
     with pytest.raises(ValueError, match=f"(?s)`images` must .*{message}"):
         Certifier(model).certify(images)
+
+
+@pytest.mark.parametrize(
+    ("takes", "told"),
+    [([8, 8, 3], "8, 8, 3"), ([None, None, 3], "any, any, 3")],
+)
+@pytest.mark.parametrize("form", ["keras", "trainer", "saved"])
+def test_images_that_the_model_does_not_take(takes, told, form, tmp_path):
+    model = keras.Sequential(
+        [
+            keras.Input(takes),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(2),
+        ]
+    )
+    if form == "trainer":
+        model = trainers.Gaussian(model, sigma=0.5)
+    if form == "saved":
+        model.export(tmp_path, verbose=False)
+        model = tf.saved_model.load(tmp_path)
+    certifier = Certifier(model, 0.5)
+    certifier.predict(np.zeros([1, 8, 8, 3], np.float32), n=20)
+    with pytest.raises(ValueError) as error:
+        certifier.predict(np.zeros([1, 8, 8, 1], np.float32), n=20)
+    assert str(error.value) == (
+        f"`images` must have shape [batch, {told}] for this model. Received: "
+        "shape=[1, 8, 8, 1]"
+    )
 
 
 @pytest.mark.parametrize("shape", [(5, 4, 1), (4, 4, 3)], ids=str)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rs_keras.classifiers import image_shape
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import labels_of
 from rs_keras.trainers import batches
@@ -283,8 +284,7 @@ class SmoothTrainer(NoisyModel):
         Raises:
             ValueError: That names `images` or `labels`.
         """
-        shape = getattr(self.model, "input_shape", None)
-        batches.check_images(images, shape and shape[1:])
+        batches.check_images(images, image_shape(self.model))
         labels = batches.labels_in(targets)
         batches.check_labels(labels, len(images), self._classes(images))
         if training and isinstance(self.sigma, PerExampleSigma):

@@ -34,9 +34,6 @@ def check_images(images: Any, shape: tuple | None) -> None:
             "`images` must be floats in [0, 1]. "
             f"Received: dtype={array.dtype}; divide by 255"
         )
-    if shape is not None and len(shape) == len(array.shape) - 1:
-        sizes = zip(shape, array.shape[1:], strict=True)
-        shape = tuple(real if size is None else size for size, real in sizes)
     checks.check_images(array, shape)
 
 

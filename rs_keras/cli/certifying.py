@@ -161,12 +161,15 @@ def is_image(data: str) -> bool:
     return Path(data).suffix.lower() in _IMAGES
 
 
-def read_image(path: str, shape: tuple[int, ...] | None = None) -> "np.ndarray":
+def read_image(
+    path: str, shape: tuple[int | None, ...] | None = None
+) -> "np.ndarray":
     """Reads an image file: float32 [1, H, W, C] in [0, 1].
 
     Args:
         path: A PNG, JPEG, BMP or GIF file.
-        shape: The (H, W, C) wanted; one channel is read as grey.
+        shape: The (H, W, C) wanted, None for what may vary; one channel is
+            read as grey.
 
     Raises:
         ValueError: If the file is no image, or of another size: it is not
@@ -176,6 +179,8 @@ def read_image(path: str, shape: tuple[int, ...] | None = None) -> "np.ndarray":
     from PIL import Image
     from PIL import UnidentifiedImageError
 
+    from rs_keras.checks import fits
+
     mode = "L" if shape is not None and shape[-1] == 1 else "RGB"
     try:
         with Image.open(path) as picture:
@@ -183,31 +188,13 @@ def read_image(path: str, shape: tuple[int, ...] | None = None) -> "np.ndarray":
     except UnidentifiedImageError as error:
         raise ValueError(f"not an image: {path}") from error
     pixels = pixels.reshape(*pixels.shape[:2], -1)
-    if shape is not None and pixels.shape != tuple(shape):
+    if shape is not None and not fits(pixels.shape, shape):
+        wanted = " x ".join(map(_size, shape[1::-1]))
         raise ValueError(
-            f"{path} must be {shape[1]} x {shape[0]} pixels for this model. "
+            f"{path} must be {wanted} pixels for this model. "
             f"Received: {pixels.shape[1]} x {pixels.shape[0]}"
         )
     return pixels[None]
-
-
-def image_shape(model: Any) -> tuple[int, ...] | None:
-    """The (H, W, C) that a model takes, where it tells."""
-    shape = _input_shape(model)
-    if shape is not None and len(shape) == 4 and None not in shape[1:]:
-        return shape[1:]
-    return None
-
-
-def _input_shape(model: Any) -> tuple[Any, ...] | None:
-    """The shape of a model's one input, of a SavedModel's signature too."""
-    shape = getattr(model, "input_shape", None)
-    signature = getattr(model, "signatures", {}).get("serving_default")
-    if shape is None and signature is not None:
-        specs = list(signature.structured_input_signature[1].values())
-        if len(specs) == 1 and specs[0].shape.rank is not None:
-            shape = tuple(specs[0].shape)
-    return shape if isinstance(shape, tuple) else None
 
 
 def examples_of(
@@ -217,11 +204,12 @@ def examples_of(
 
     The label of an image file is not known: -1.
     """
+    from rs_keras.classifiers import image_shape
+    from rs_keras.evaluation import selected
+
     if is_image(args.data):
         shape = image_shape(certifier.model)
         return iter([(0, read_image(args.data, shape), -1)])
-    from rs_keras.evaluation import selected
-
     data = data_set_of(args, certifier)
     return selected(data, args.skip, args.max_examples)
 
@@ -229,17 +217,22 @@ def examples_of(
 def data_set_of(args: argparse.Namespace, certifier: Any) -> "tf.data.Dataset":
     """Loads DATA, if its images are of the shape that the model takes."""
     from rs_keras import datasets
+    from rs_keras.classifiers import image_shape
 
     data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
     found = data.element_spec[0].shape
-    wanted = _input_shape(certifier.model)
-    if wanted is not None and not found.is_compatible_with(wanted[1:]):
+    wanted = image_shape(certifier.model)
+    if wanted is not None and not found.is_compatible_with(wanted):
         raise ValueError(
             "`DATA` must have images of the model's shape: the model takes "
-            f"{_sizes(wanted[1:])} images; {args.data} has {_sizes(found)}"
+            f"{_sizes(wanted)} images; {args.data} has {_sizes(found)}"
         )
     return data
 
 
 def _sizes(shape: Iterable[int | None]) -> str:
-    return "x".join("?" if size is None else str(size) for size in shape)
+    return "x".join(map(_size, shape))
+
+
+def _size(size: int | None) -> str:
+    return "?" if size is None else str(size)
