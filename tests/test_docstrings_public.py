@@ -28,7 +28,8 @@ rs_keras.norms rs_keras.per_input rs_keras.planning rs_keras.plots
 rs_keras.quiet rs_keras.seeds rs_keras.sequential rs_keras.smoothed
 rs_keras.tables rs_keras.teacher
 rs_keras.trainers.batch_norm rs_keras.trainers.callbacks
-rs_keras.trainers.draws rs_keras.trainers.noisy rs_keras.trainers.recipes
+rs_keras.trainers.draws rs_keras.trainers.noisy rs_keras.trainers.recipe
+rs_keras.trainers.recipes
 rs_keras.trainers.runs rs_keras.trainers.search_spaces
 rs_keras.trainers.snapshots rs_keras.trainers.sweeps rs_keras.trainers.tuning
 rs_keras.export.metadata rs_keras.export.signature

@@ -75,7 +75,8 @@ GROUPS = {
     },
     "Training": {
         "rs_keras.trainers": "",
-        "rs_keras.trainers.recipes": "get methods load Recipe",
+        "rs_keras.trainers.recipes": "get methods load",
+        "rs_keras.trainers.recipe": "Recipe",
         "rs_keras.trainers.callbacks": "CertifyCallback SaveModel",
         "rs_keras.trainers.snapshots": "fit",
         "rs_keras.trainers.runs": "train",
