@@ -15,6 +15,7 @@ import pytest
 from rs_keras.checkpoints import load_classifier
 from rs_keras.checkpoints import trained_sigma
 from rs_keras.cli import main
+from rs_keras.trainers import recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 EPOCHS, STEPS = 3, 20
@@ -253,6 +254,7 @@ def test_catrs_trains_its_teacher(data, tmp_path, capsys):
     assert main(command) == 0
     assert "100 votes an example" in capsys.readouterr().out
     assert trained_sigma(out / "teacher") == 0.5
+    assert recipes.load(out / "recipe.json").teacher["n"] == 100
     with np.load(out / "soft_labels_100.npz") as archive:
         labels = archive["soft_label"]
     assert labels.shape == (8, 3)

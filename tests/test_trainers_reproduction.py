@@ -180,8 +180,23 @@ def test_a_card_tells_what_the_logs_hold(tiny, tmp_path):
     assert text.startswith("# mnist-gaussian-1.00\n")
     assert f"| plain     | {logs['plain'].acr():.3f} |" in text
     assert "90 epochs of batch 256" in text and "n = 300" in text
+    assert "Soft labels" not in text and "published: " not in text
     with pytest.raises(ValueError, match="of the weights feed. Received: "):
         model_cards.card(known, tmp_path, "feed")
+
+
+def test_a_card_tells_what_is_shorter_than_published(tiny, tmp_path):
+    known = Pretrained("mnist", "catrs", 1.0)
+    reproduction.certify(tiny[0], 1.0, tmp_path, "short", progress=False)
+    recipe = reproduction.recipe_of("catrs", 1.0, epochs=20)
+    recipe.replace(**{"teacher.n": 1_000}).save(tmp_path / "recipe.json")
+    text = model_cards.card(known, tmp_path, fingerprint(tiny[0]))
+    assert "--sigma 1.0 --methods catrs --epochs 20`" in text
+    assert "20 epochs (published: 150) of batch 64" in text
+    assert (
+        "1,000 votes an image (published: 10,000) of a Gaussian network, "
+        "sigma 0.25, 20 epochs."
+    ) in text
 
 
 ABLATED = [f"ablations/{name}" for name in reproduction_published.ABLATIONS]

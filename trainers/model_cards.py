@@ -6,7 +6,9 @@ Example, from a checkout that holds the run's `model.keras`:
     publish("results", "mnist-gaussian-1.00")
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rs_keras import CertificationLog
 from rs_keras.checkpoints import load_classifier
@@ -116,20 +118,39 @@ def _log(folder: Path, form: str, weights: str | None) -> CertificationLog:
 
 
 def _recipe(recipe: Recipe, method: str) -> str:
-    settings = ", ".join(
+    full = recipes.get(recipe.dataset, method, recipe.sigma)
+    command = f"rs-keras reproduce mnist --sigma {recipe.sigma} "
+    command += f"--methods {method}"
+    length = f"{recipe.epochs} epochs"
+    if recipe.epochs != full.epochs:
+        command += f" --epochs {recipe.epochs}"
+        length += f" (published: {full.epochs})"
+    arguments = ", ".join(
         f"{key} = {value}"
         for key, value in recipe.trainer.items()
         if key != "name"
     )
+    name = f"`{recipe.trainer['name']}`"
     return (
-        f"`rs-keras reproduce mnist --sigma {recipe.sigma} --methods {method}`:"
-        f" `{recipe.trainer['name']}`{f' ({settings})' if settings else ''}, "
-        f"{recipe.epochs} epochs of batch {recipe.batch_size}, SGD with rate "
+        f"`{command}`: {f'{name} ({arguments})' if arguments else name}, "
+        f"{length} of batch {recipe.batch_size}, SGD with rate "
         f"{recipe.optimizer['learning_rate']} times "
         f"{recipe.schedule['factor']} from each of the epochs "
         f"{', '.join(map(str, recipe.schedule['drops']))} on, momentum "
         f"{recipe.optimizer['momentum']}, weight decay "
         f"{recipe.optimizer['weight_decay']}, seed {recipe.seed}."
+        f"{_teacher(recipe.teacher, full.teacher)}"
+    )
+
+
+def _teacher(told: Mapping[str, Any], published: Mapping[str, Any]) -> str:
+    """Says where the soft labels are from."""
+    if not told:
+        return ""
+    return (
+        f" Soft labels: {told['n']:,} votes an image (published: "
+        f"{published['n']:,}) of a Gaussian network, sigma {told['sigma']:g}, "
+        f"{told['epochs']} epochs."
     )
 
 

@@ -247,7 +247,7 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
         recipe = recipes.get(args.data, args.method, args.sigma, args.data_dir)
     if args.epochs is not None and args.epochs != recipe.epochs:
         recipe = recipe.shortened(args.epochs)
-    return recipe.replace(**_overrides(args))
+    return _with_votes(recipe.replace(**_overrides(args)), args.teacher_n)
 
 
 def _refuse(
@@ -275,6 +275,15 @@ def _overrides(args: argparse.Namespace) -> dict[str, Any]:
     if args.sync_batch_norm:
         overrides["sync_batch_norm"] = True
     return overrides
+
+
+def _with_votes(recipe: "Recipe", teacher_n: int | None) -> "Recipe":
+    """Writes into the recipe how many votes the soft labels are made of."""
+    from rs_keras.checks import check_count
+
+    if teacher_n is None or not recipe.teacher:
+        return recipe
+    return recipe.replace(**{"teacher.n": check_count("teacher-n", teacher_n)})
 
 
 def assignment(text: str) -> tuple[str, Any]:
