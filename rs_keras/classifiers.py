@@ -65,7 +65,8 @@ def image_shape(model: Any) -> tuple[int | None, ...] | None:
             signature `serving_default`.
 
     Returns:
-        None for a model that does not tell, or has more than one input.
+        None for a model that does not tell, or has other inputs than one
+        batch of images.
     """
     model = network_of(model)
     shape = getattr(model, "input_shape", None)
@@ -75,7 +76,11 @@ def image_shape(model: Any) -> tuple[int | None, ...] | None:
         specs = list(signature.structured_input_signature[1].values())
         if len(specs) == 1 and specs[0].shape.rank is not None:
             shape = tuple(specs[0].shape)
-    return shape[1:] if isinstance(shape, tuple) else None
+    if not isinstance(shape, tuple) or len(shape) != 4:
+        return None
+    batch, *sizes, channels = shape
+    # A Sequential model without an Input tells what its first call had.
+    return (*(None if batch else size for size in sizes), channels)
 
 
 def network_of(model: Any) -> Any:

@@ -370,6 +370,23 @@ def test_images_that_the_model_does_not_take(takes, told, form, tmp_path):
     )
 
 
+def test_models_that_take_more_than_their_input_shape_tells():
+    # Keras drops a last axis of 1 where the model has none.
+    flat = keras.Sequential(
+        [keras.Input((8, 8)), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
+    assert Certifier(flat, 0.5).predict(np.zeros([1, 8, 8, 1]), n=20)
+    # Built by its first call, on 4 images of 8 x 8; takes others.
+    late = keras.Sequential(
+        [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)]
+    )
+    late(np.zeros([4, 8, 8, 3]))
+    certifier = Certifier(late, 0.5)
+    assert certifier.predict(np.zeros([1, 10, 10, 3]), n=20)
+    with pytest.raises(ValueError, match=r"\[batch, any, any, 3\]"):
+        certifier.predict(np.zeros([1, 10, 10, 1]), n=20)
+
+
 @pytest.mark.parametrize("shape", [(5, 4, 1), (4, 4, 3)], ids=str)
 def test_images_of_another_shape(model, shape):
     with pytest.raises(ValueError, match=r"`(images|model)` must"):

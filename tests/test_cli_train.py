@@ -235,6 +235,7 @@ def catrs(data, out, *more):
 def test_catrs_without_a_teacher_says_so(data, tmp_path, capsys):
     assert main(catrs(data, tmp_path / "run")) == 0
     assert "without a teacher" in capsys.readouterr().out
+    assert recipes.load(tmp_path / "run" / "recipe.json").teacher == {}
 
 
 def test_catrs_with_soft_labels(data, soft_labels, tmp_path, capsys):
@@ -284,8 +285,9 @@ def test_soft_labels_are_looked_at_from_end_to_end(data, tmp_path, capsys):
         (["--teacher=train", "--set=epsilon=-1"], "`epsilon` must be"),
         (["--set=confidence_mask=true"], "--soft-labels or --teacher must be"),
         (["--soft-labels={labels}", "--teacher-n=9"], "--teacher-n cannot be"),
+        (["--teacher-n=9"], "--teacher-n cannot be given beside no --teacher"),
     ],
-    ids=["votes", "student", "mask", "both"],
+    ids=["votes", "student", "mask", "both", "nobody"],
 )
 def test_no_teacher_is_trained_for_nothing(
     options, message, data, soft_labels, tmp_path, capsys

@@ -1,5 +1,6 @@
 """The committed results: whole, of one model, and near the authors' own."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,21 +10,28 @@ from scipy import stats
 
 from rs_keras import CertificationLog
 from rs_keras.trainers import recipes
+from rs_keras.trainers import reproduction
 from rs_keras.trainers import reproduction_pairs
 from rs_keras.trainers import reproduction_table
 from rs_keras.trainers.reproduction_published import PUBLISHED
 from rs_keras.trainers.reproduction_published import reference_log
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-RUNS = sorted(path.parent for path in RESULTS.glob("mnist/*/*/plain.tsv"))
+RUNS = sorted(path.parent for path in RESULTS.glob("mnist/**/plain.tsv"))
 
 each = pytest.mark.parametrize(
-    "run", RUNS, ids=lambda run: f"{run.parent.name}-{run.name}"
+    "run", RUNS, ids=lambda run: "-".join(map(str, place_of(run)))
 )
 
 
+def place_of(run):
+    """Sigma, and the run's name below it."""
+    sigma, *names = run.relative_to(RESULTS / "mnist").parts
+    return float(sigma.removeprefix("sigma_")), "/".join(names)
+
+
 def sigma_of(run):
-    return float(run.parent.name.removeprefix("sigma_"))
+    return place_of(run)[0]
 
 
 def test_there_are_results():
@@ -62,13 +70,19 @@ def test_radii_are_those_that_votes_can_give(run):
 @each
 def test_the_recipe_is_the_one_that_is_told(run):
     recipe = recipes.load(run / "recipe.json")
-    assert (recipe.method, recipe.sigma) == (run.name, sigma_of(run))
+    sigma, name = place_of(run)
+    wanted = reproduction.recipe_of(name, sigma, epochs=recipe.epochs)
+    blank = {"teacher": {}, "sources": {}}
+    assert dataclasses.replace(recipe, **blank) == dataclasses.replace(
+        wanted, **blank
+    )
     lines = (run / "history.csv").read_text().splitlines()
     assert len(lines) == recipe.epochs + 1
 
 
 def is_whole(run, log):
-    full = recipes.get("mnist", run.name, sigma_of(run)).epochs
+    sigma, name = place_of(run)
+    full = reproduction.recipe_of(name, sigma).epochs
     return (
         recipes.load(run / "recipe.json").epochs == full and len(log) == 1_000
     )

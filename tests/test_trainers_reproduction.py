@@ -1,12 +1,14 @@
 import dataclasses
+import json
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
+import rs_keras
 from rs_keras import CertificationLog
 from rs_keras import Certifier
-from rs_keras import checkpoints
 from rs_keras import datasets
 from rs_keras.classifiers import fingerprint
 from rs_keras.cli import main
@@ -19,7 +21,7 @@ from rs_keras.trainers import model_cards
 from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction
 from rs_keras.trainers import reproduction_pairs
-from rs_keras.trainers import reproduction_published
+from rs_keras.trainers import reproduction_published as published
 from rs_keras.trainers import reproduction_table
 from rs_keras.trainers import runs
 
@@ -121,9 +123,10 @@ def test_the_table_is_made_from_the_files(tiny, tmp_path):
         (["--methods", "gausian"], "Did you mean 'gaussian'"),
         (["--ablations", "eta4"], "Did you mean 'eta_4'"),
         (["--ablations", "--methods", "macer"], "beside --ablations"),
+        (["--ablations", "--sigma", "0.5"], "--sigma must be 1.0"),
         (["--epochs", "0"], "--epochs"),
     ],
-    ids=["sigma", "method", "ablation", "both", "epochs"],
+    ids=["sigma", "method", "ablation", "both", "where", "epochs"],
 )
 def test_wrong_calls(words, message, capsys):
     assert main(["reproduce", "mnist", *words]) == 2
@@ -143,7 +146,10 @@ def test_a_run_is_trained_when_its_last_epoch_is_written(tmp_path):
     assert not reproduction.is_trained(tmp_path, other)
 
 
-def test_the_authors_log_is_compared_on_the_same_images(tiny, tmp_path):
+def test_the_authors_log_is_compared_on_the_same_images(
+    tiny, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(reproduction_pairs, "_AUTHORS_N", 300)
     folder = reproduction.folder_of(tmp_path, 1.0, "smoothmix")
     logs = reproduction.certify(tiny[0], 1.0, folder, "short", progress=False)
     ours = logs["plain"].radius * logs["plain"].correct
@@ -199,119 +205,293 @@ def test_a_card_tells_what_is_shorter_than_published(tiny, tmp_path):
     ) in text
 
 
-ABLATED = [f"ablations/{name}" for name in reproduction_published.ABLATIONS]
+ABLATED = [f"ablations/{name}" for name in published.ABLATIONS]
+
+
+class Enough(Exception):
+    """What a test is about has been seen."""
+
+
+LONG = ["--epochs", "20"]
+SHORT = ["--budget", "short"]
 
 
 @pytest.mark.parametrize(
-    "run", [*reproduction.METHODS, "ablations/base", *ABLATED]
+    ("run", "words"),
+    [
+        *((run, LONG) for run in (*reproduction.METHODS, *ABLATED)),
+        *((run, SHORT) for run in ("catrs", "ablations/base", ABLATED[0])),
+    ],
 )
-def test_the_command_trains_what_the_table_tells(run, tmp_path, monkeypatch):
+def test_the_command_trains_what_the_table_tells(
+    run, words, tmp_path, monkeypatch
+):
     """What `train` makes of its words is what the table compares with."""
-    trained = []
+    trained, votes = [], []
 
-    def remember(recipe, *_, **__):
+    def train(recipe, folder, **_):
         trained.append(recipe)
-        raise RuntimeError("enough")
+        if folder.name != "teacher":
+            raise Enough
+        return SimpleNamespace(model=None)
 
-    monkeypatch.setattr(runs, "train", remember)
-    words = ["reproduce", "mnist", "--out", str(tmp_path), "--epochs", "20"]
-    method = run.partition("/")[2]
-    if method == "base":
-        words += ["--ablations"]
-    elif method:
-        words += ["--ablations", method]
-        kept = reproduction.is_trained
+    def labels(model, data, sigma, n, *_, **__):
+        votes.append((sigma, n))
+        return np.full([60_000, 10], 0.1, np.float32)
+
+    monkeypatch.setattr(runs, "train", train)
+    monkeypatch.setattr(rs_keras, "smoothed_labels", labels)
+    call = ["reproduce", "mnist", "--out", str(tmp_path), *words]
+    name = run.partition("/")[2]
+    if name in published.ABLATIONS:
+        call += ["--ablations", name]
         monkeypatch.setattr(
             reproduction,
-            "is_trained",
-            lambda folder, recipe: (
-                folder.name == "base" or kept(folder, recipe)
-            ),
+            "is_certified",
+            lambda folder, *_: folder.name == "base",
         )
-        monkeypatch.setattr(reproduction, "certify", lambda *_: None)
-        monkeypatch.setattr(checkpoints, "load_classifier", lambda _: None)
     else:
-        words += ["--methods", run]
-    with pytest.raises(RuntimeError, match="enough"):
-        main(words)
-    wanted = reproduction.recipe_of(run, 1.0, epochs=20)
-    assert wanted.epochs == 20
+        call += ["--ablations"] if name else ["--methods", run]
+    with pytest.raises(Enough):
+        main(call)
+    budget, epochs = ("short", None) if "short" in words else ("paper", 20)
+    wanted = reproduction.recipe_of(run, 1.0, budget, epochs)
+    assert wanted.epochs < recipes.get("mnist", wanted.method, 1.0).epochs
     if wanted.teacher:
-        # Gaussian, trained first, as much shorter as the student.
-        assert (trained[0].method, trained[0].epochs) == ("gaussian", 20)
-        assert trained[0].sigma == wanted.teacher["sigma"]
-        return
-    blank = {"sources": {}}
-    assert dataclasses.replace(trained[0], **blank) == dataclasses.replace(
-        wanted, **blank
+        teacher = trained[0]
+        assert (teacher.method, teacher.sigma) == ("gaussian", 0.25)
+        assert teacher.epochs == wanted.teacher["epochs"] == wanted.epochs
+        assert votes == [(0.25, 1_000)]
+        wanted = wanted.replace(**{"teacher.n": 1_000})
+    assert dataclasses.replace(trained[-1], sources={}) == dataclasses.replace(
+        wanted, sources={}
     )
 
 
-def test_what_is_ablated_in_full_is_a_method_of_the_table():
-    def runs_of(*words):
-        args = make_parser().parse_args(["reproduce", "mnist", *words])
-        return reproduce._runs(args)
+def runs_of(*words):
+    args = make_parser().parse_args(["reproduce", "mnist", *words])
+    return reproduce._runs(args)
 
+
+def test_what_is_ablated_in_full_is_a_method_of_the_table():
     changed = ["ablations/eta_4", "ablations/m_1"]
     words = ["--ablations", "eta_4", "m_1"]
     assert runs_of(*words) == ["smoothmix_T1", *changed]
     assert runs_of(*words, "--epochs", "90") == ["smoothmix_T1", *changed]
     assert runs_of(*words, "--epochs", "9") == ["ablations/base", *changed]
     assert runs_of(*words, "--budget", "short")[0] == "ablations/base"
+    # As long, but with fewer draws than the method's log.
+    longer = [*words, "--budget", "short", "--epochs", "90"]
+    assert runs_of(*longer)[0] == "ablations/base"
     assert runs_of("--ablations")[1:] == ABLATED
 
 
-def write_run(root, run, radii, epochs=9, n=100):
+def write_run(root, run, radii, epochs=9, n=100, skip=10):
     """A run's log, by number of the image; all are certified rightly."""
     folder = reproduction.folder_of(root, 1.0, run)
     folder.mkdir(parents=True)
     reproduction.recipe_of(run, 1.0, epochs=epochs).save(folder / "recipe.json")
     for form in reproduction.FORMS:
-        settings = {"sigma": 1.0, "n": n, "dataset": "mnist/test"}
+        settings = {"sigma": 1.0, "n": n, "skip": skip, "dataset": "mnist/test"}
         with LogWriter(folder / f"{form}.tsv", settings) as writer:
             for idx, radius in radii.items():
                 writer.write(idx, 3, 3, radius, 1.0)
+    return folder
 
 
-def test_pairs_are_compared_on_the_images_of_both(tmp_path):
-    base = {idx: 1.0 for idx in range(0, 400, 10)}
-    write_run(tmp_path, "ablations/base", base)
-    # +0.5 on the 39 images of both, and one that the base has not.
-    higher = {idx: 1.5 for idx in range(10, 400, 10)} | {9_990: 4.0}
-    write_run(tmp_path, "ablations/eta_4", higher)
+IMAGES = range(0, 1_200, 10)
+
+
+def constant(radius):
+    return dict.fromkeys(IMAGES, radius)
+
+
+def verdicts(rows):
+    return {
+        tuple(run[10:] for run in row["runs"]): row["holds"] for row in rows
+    }
+
+
+def test_ablations_are_compared_on_the_images_of_both(tmp_path):
+    write_run(tmp_path, "ablations/base", constant(1.0))
+    # +0.5 on 119 images of both, and one that the base has not.
+    more = {idx: 1.5 for idx in IMAGES if idx} | {9_990: 4.0}
+    write_run(tmp_path, "ablations/eta_4", more)
     # The paper's is smaller with m = 1, this is larger.
-    write_run(tmp_path, "ablations/m_1", higher)
-    even = {idx: 1.5 - (idx // 10) % 2 for idx in range(0, 400, 10)}
-    write_run(tmp_path, "ablations/T_2", even)
+    write_run(tmp_path, "ablations/m_1", more)
+    # Half are .5 larger, half are .5 smaller.
+    mixed = {idx: 1.5 - (idx // 10) % 2 for idx in IMAGES}
+    write_run(tmp_path, "ablations/eta_16", mixed)
+    # The paper's is nearly the same: so is this; and this is not.
+    write_run(tmp_path, "ablations/T_2", constant(1.015))
+    write_run(tmp_path, "ablations/T_8", constant(1.5))
     # As long as no base: cannot be compared.
-    write_run(tmp_path, "ablations/T_4", base, epochs=10)
+    write_run(tmp_path, "ablations/T_4", constant(1.0), epochs=10)
     rows = reproduction_pairs.ablations(tmp_path, 1.0)
-    told = {row["runs"][1]: row["holds"] for row in rows}
-    assert told == {"eta_4": True, "m_1": False, "T_2": None}
-    assert all(row["runs"][0] == "base" for row in rows)
-    assert rows[0]["found"].examples == 39
+    assert verdicts(rows) == {
+        ("base", "eta_4"): True,
+        ("base", "eta_16"): None,
+        # The paper's differ by less than two seeds; these by half.
+        ("eta_4", "eta_16"): False,
+        ("base", "m_1"): False,
+        ("base", "T_2"): True,
+        ("base", "T_8"): False,
+    }
+    assert reproduction_pairs.ablations(tmp_path, 0.5) == []
+    assert rows[0]["found"].examples == 119
     assert rows[0]["found"].difference == pytest.approx(0.5, abs=1e-12)
     text = reproduction_table.report(tmp_path)
     assert (
-        "| eta_4 against base | 9 | 39 | 100 | +0.031 | "
+        "| eta_4 against base | 9 of 90 | 119 | 100 | +0.031 | "
         "+0.500 [+0.500, +0.500] | yes |"
     ) in text
-    assert "| m_1 against base | 9 | 39 | 100 | -0.045 |" in text
-    assert text.count("| not told |") == 1
+    assert "| m_1 against base | 9 of 90 | 119 | 100 | -0.045 |" in text
+    assert "6 pairs: 2 yes, 3 no, 1 not told." in text
 
 
-def test_the_order_is_that_of_neighbours(tmp_path):
-    numbers = range(0, 300, 10)
-    # Published: macer 1.598, gaussian 1.620, smoothmix_T1 1.785.
-    write_run(tmp_path, "macer", {idx: 0.5 for idx in numbers}, 40)
-    write_run(tmp_path, "smoothmix_T1", {idx: 0.75 for idx in numbers}, 90)
-    write_run(tmp_path, "gaussian", {idx: 1.0 for idx in numbers}, 90)
+def test_the_order_is_that_of_all_pairs_that_the_papers_tell_apart(tmp_path):
+    # Published: macer 1.598, gaussian 1.620, smoothadv 1.779, T = 1 1.785.
+    write_run(tmp_path, "macer", constant(0.5), 90)
+    write_run(tmp_path, "gaussian", constant(1.0), 90)
+    write_run(tmp_path, "smoothadv", constant(0.8), 90)
+    write_run(tmp_path, "smoothmix_T1", constant(0.75), 90)
     rows = reproduction_pairs.order(tmp_path, 1.0)
-    assert [(row["runs"], row["holds"]) for row in rows] == [
-        (("macer", "gaussian"), True),
-        (("gaussian", "smoothmix_T1"), False),
-    ]
+    assert {row["runs"]: row["holds"] for row in rows} == {
+        ("macer", "gaussian"): True,
+        ("macer", "smoothadv"): True,
+        ("macer", "smoothmix_T1"): True,
+        ("gaussian", "smoothadv"): False,
+        ("gaussian", "smoothmix_T1"): False,
+    }
     assert rows[0]["published"] == pytest.approx(0.022)
     text = reproduction_table.report(tmp_path)
-    assert "| gaussian against macer | 90 and 40 | 30 | 100 | +0.022 |" in text
-    assert "| smoothmix_T1 against gaussian | 90 | 30 |" in text
+    assert "| gaussian against macer | 90 of 90 | 120 | 100 | +0.022 |" in text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"epochs": 40},
+        {"n": 200},
+        {"radii": dict.fromkeys(range(0, 990, 10), 1.0)},
+        {"radii": constant(0.51)},
+    ],
+    ids=["length", "n", "99 images", "within seeds"],
+)
+def test_what_is_not_told(other, tmp_path):
+    write_run(tmp_path, "macer", constant(0.5), 90)
+    arguments = {"radii": constant(1.0), "epochs": 90} | other
+    write_run(tmp_path, "gaussian", **arguments)
+    (row,) = reproduction_pairs.order(tmp_path, 1.0)
+    assert row["holds"] is None
+    assert "| not told |" in reproduction_table.pairs_table([row])
+
+
+def test_runs_of_another_length_as_much_of_their_schedule(tmp_path):
+    write_run(tmp_path, "gaussian", constant(0.5), 9)
+    write_run(tmp_path, "catrs", constant(1.0), 15)
+    (row,) = reproduction_pairs.order(tmp_path, 1.0)
+    assert row["holds"] is True
+    text = reproduction_table.pairs_table([row])
+    assert "| catrs against gaussian | 15 of 150 and 9 of 90 |" in text
+
+
+def test_a_log_that_has_only_begun_is_left_out(tmp_path):
+    write_run(tmp_path, "gaussian", constant(0.5), 90)
+    for run, kept in (("macer", 1), ("smoothadv", 0)):
+        path = write_run(tmp_path, run, {0: 1.0}, 90) / "runner_up.tsv"
+        path.write_text("".join(path.read_text().splitlines(True)[:kept]))
+    rows = reproduction_table.rows_of(tmp_path, 1.0)
+    assert [row["method"] for row in rows] == ["gaussian"]
+    assert reproduction_pairs.order(tmp_path, 1.0) == []
+
+
+def test_an_older_difference_is_not_shown_beside_more_images(tmp_path):
+    folder = write_run(tmp_path, "gaussian", constant(0.5), 90)
+    kept = {"authors_acr": 1.0, "difference": 0.1, "low": 0.05, "high": 0.15}
+    for examples, shown in ((120, True), (119, False)):
+        text = json.dumps({**kept, "examples": examples})
+        (folder / "against_authors.json").write_text(text)
+        table = reproduction_table.table(
+            reproduction_table.rows_of(tmp_path, 1.0)
+        )
+        assert ("| +0.100 [" in table) is shown
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    def fail(*_, **__):
+        pytest.fail("a run was begun")
+
+    monkeypatch.setattr(runs, "train", fail)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--epochs", "9"],
+            "120 images, 90 epochs. Asked for: 100,000 draws, 9",
+        ),
+        (["--budget", "short", "--epochs", "90"], "Asked for: 10,000 draws"),
+        ([], "gaussian/model.keras must be there"),
+    ],
+    ids=["length", "budget", "no model"],
+)
+def test_results_are_not_trained_over(
+    words, message, no_training, tmp_path, capsys
+):
+    """A clone has logs and recipes, and no model."""
+    write_run(tmp_path, "gaussian", constant(0.5), 90, n=100_000)
+    folder = reproduction.folder_of(tmp_path, 1.0, "gaussian")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    call = ["reproduce", "mnist", "--methods", "gaussian", *words]
+    assert main([*call, "--out", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "`--out` must be" in line and message in line
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_is_done_is_shown_again(no_training, tmp_path, capsys):
+    whole = dict.fromkeys(range(0, 10_000, 10), 0.5)
+    write_run(tmp_path, "gaussian", whole, 90, n=100_000)
+    call = ["reproduce", "mnist", "--methods", "gaussian"]
+    assert main([*call, "--out", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "| gaussian | 90 of 90 | 1,000 | 100,000 | 0.500 | 1.620 |" in out
+    assert "done before" in err
+    assert (tmp_path / "README.md").read_text() == (
+        reproduction_table.report(tmp_path)
+    )
+
+
+def test_the_page_tells_of_what_was_stopped(tmp_path, monkeypatch):
+    write_run(tmp_path, "macer", constant(0.5), 90)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "train", stop)
+    call = ["reproduce", "mnist", "--methods", "gaussian"]
+    assert main([*call, "--out", str(tmp_path)]) == 130
+    assert "| macer | 90 of 90 | 120 |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_page_of_somebody_else_is_left_alone(no_training, tmp_path, capsys):
+    (tmp_path / "README.md").write_text("# My project\n")
+    call = ["reproduce", "mnist", "--out", str(tmp_path)]
+    assert main(call) == 2
+    assert "another README.md" in capsys.readouterr().err
+    assert (tmp_path / "README.md").read_text() == "# My project\n"
+
+
+def test_a_log_of_few_draws_is_not_held_against_the_authors(tmp_path):
+    write_run(tmp_path, "gaussian", constant(0.5), 90, n=10_000)
+    lines = ["idx\tlabel\tpredict\tradius\tcorrect\ttime"]
+    lines += [f"{idx}\t3\t3\t0.5\t1\t1.0" for idx in IMAGES]
+    path = tmp_path / "mnist_gaussian_sigma1.0.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    found = reproduction_pairs.against_authors(
+        tmp_path, 1.0, "gaussian", tmp_path
+    )
+    assert found is None

@@ -39,8 +39,9 @@ class NoisyModel(keras.Model):
         **kwargs: As in `keras.Model`.
 
     Attributes:
-        warmup_factor: float32 variable, min(1, (epoch + 1) / warmup_epochs).
-            Saved; `fit` sets it when an epoch begins.
+        warmup_factor: float32 variable, `warmup(epoch)`: min(1, (epoch + 1)
+            / warmup_epochs), unless the method says otherwise. Saved; `fit`
+            sets it when an epoch begins.
 
     Raises:
         ValueError: If an argument is out of range.

@@ -34,7 +34,7 @@ class Recipe:
 
     Attributes:
         dataset: As in `rs_keras.datasets.load`.
-        method: Its name in this module.
+        method: Its name in `rs_keras.trainers.recipes`.
         sigma: Of the noise, > 0.
         model: Name of the network and its arguments.
         trainer: Name of the trainer's class and its arguments.

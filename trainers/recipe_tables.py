@@ -262,7 +262,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "smoothmix_onestep_eta1": _mnist_mix(1.0, True, "table 2"),
         "smoothmix_T1": Setting(
             "SmoothMix",
-            "SmoothMix, appendix H, table 9: (alpha, T) = (8, 1), at sigma "
+            "SmoothMix, appendix H, table 7: (alpha, T) = (8, 1), at sigma "
             "1.0; elsewhere alpha = 8 sigma, as alpha T is in the table",
             {
                 "num_noise": 4,

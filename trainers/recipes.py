@@ -21,7 +21,6 @@ from rs_keras.checks import check_choice
 from rs_keras.checks import check_positive
 from rs_keras.trainers import recipe_checks as checks
 from rs_keras.trainers import recipe_tables as tables
-from rs_keras.trainers.recipe import DTYPES as DTYPES
 from rs_keras.trainers.recipe import Recipe as Recipe
 
 

@@ -51,11 +51,13 @@ BUDGETS: dict[str, dict[str, Any]] = {
     "short": {"share": 0.1, "skip": 20, "n": 10_000},
 }
 
-# What the ablations change: their runs lie in a folder of their own, and
-# with them one more of this, as long as they are.
+# What the ablations change. Their runs lie in a folder of their own, and with
+# them one more of this, as long as they are.
 ABLATED = "smoothmix_T1"
-ABLATIONS = "ablations"
 BASE = "base"
+_ABLATIONS = "ablations/"
+
+TEST_IMAGES = 10_000
 
 FORMS = {"plain": False, "runner_up": True}
 
@@ -71,7 +73,7 @@ def folder_of(root: str | Path, sigma: float, run: str) -> Path:
     Args:
         root: The results folder.
         sigma: Of the noise.
-        run: A method, or "ablations/" and the name of an ablation.
+        run: A method, or of `ablation`.
 
     Example:
 
@@ -82,11 +84,30 @@ def folder_of(root: str | Path, sigma: float, run: str) -> Path:
     return Path(root) / "mnist" / f"sigma_{sigma:.2f}" / run
 
 
+def ablation(name: str) -> str:
+    """Returns the run of an ablation.
+
+    Args:
+        name: One of `reproduction_published.ABLATIONS`, or "base".
+
+    Raises:
+        ValueError: For a name that is none.
+
+    Example:
+
+    >>> from rs_keras.trainers import reproduction
+    >>> reproduction.ablation("eta_4")
+    'ablations/eta_4'
+    """
+    known = (BASE, *published.ABLATIONS)
+    return f"{_ABLATIONS}{check_choice('ablation', name, known)}"
+
+
 def method_of(run: str) -> str:
     """Returns the recipe that a run starts from.
 
     Args:
-        run: As in `folder_of`.
+        run: A method, or of `ablation`.
 
     Example:
 
@@ -94,17 +115,14 @@ def method_of(run: str) -> str:
     >>> method_of("macer"), method_of("ablations/eta_4")
     ('macer', 'smoothmix_T1')
     """
-    return ABLATED if run.startswith(f"{ABLATIONS}/") else run
+    return ABLATED if run.startswith(_ABLATIONS) else run
 
 
 def changes_of(run: str) -> dict[str, Any]:
     """Returns what a run changes in the recipe of its method.
 
     Args:
-        run: As in `folder_of`.
-
-    Raises:
-        ValueError: For an ablation that is none.
+        run: A method, or of `ablation`.
 
     Example:
 
@@ -112,11 +130,7 @@ def changes_of(run: str) -> dict[str, Any]:
     >>> changes_of("ablations/eta_4"), changes_of("ablations/base")
     ({'eta': 4.0}, {})
     """
-    if method_of(run) == run:
-        return {}
-    name = run.removeprefix(f"{ABLATIONS}/")
-    check_choice("ablation", name, (BASE, *published.ABLATIONS))
-    return {} if name == BASE else dict(published.ABLATIONS[name].changed)
+    return published.ABLATIONS.get(run.removeprefix(_ABLATIONS), {})
 
 
 def recipe_of(
@@ -129,7 +143,7 @@ def recipe_of(
     """Returns what a run trains.
 
     Args:
-        run: As in `folder_of`.
+        run: A method, or of `ablation`.
         sigma: Of the noise.
         budget: One of `BUDGETS`: how much of the schedule is done.
         epochs: Instead of as many as the budget has.
@@ -176,12 +190,77 @@ def is_trained(folder: str | Path, recipe: Recipe) -> bool:
     needed = (runs.RECIPE, runs.HISTORY, RUN_MODEL)
     if not all((place / name).is_file() for name in needed):
         return False
-    found = recipes.load(place / runs.RECIPE)
-    blank: dict[str, Any] = {"teacher": {}, "sources": {}}
-    same = replace(found, **blank) == replace(recipe, **blank)
     # One line an epoch, and the header.
     lines = len((place / runs.HISTORY).read_text().splitlines())
-    return same and lines == recipe.epochs + 1
+    return _holds(place, recipe) and lines == recipe.epochs + 1
+
+
+def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
+    """Tells whether a folder holds all that a run comes to, but for the model.
+
+    Args:
+        folder: Of the run.
+        recipe: What should have been trained, as in `is_trained`.
+        budget: One of `BUDGETS`.
+
+    Raises:
+        ValueError: If the folder holds results of something else, or a part
+            of them without the model that made them: more of the same cannot
+            be added, and what is there may be all that is left of a long run.
+
+    Example:
+
+    >>> from rs_keras.trainers import reproduction
+    >>> recipe = reproduction.recipe_of("gaussian", 1.0)
+    >>> reproduction.is_certified("nothing/is/here", recipe, "paper")
+    False
+    """
+    place = Path(folder)
+    logs = [place / f"{form}.tsv" for form in FORMS]
+    if not all(path.is_file() for path in logs):
+        return False
+    found = [CertificationLog.read(path, recover=True) for path in logs]
+    if not any(map(len, found)):
+        return False
+    skip, n = BUDGETS[budget]["skip"], BUDGETS[budget]["n"]
+    same = all(
+        (log.settings.get("skip"), log.settings.get("n")) == (skip, n)
+        for log in found
+    )
+    if not (same and _holds(place, recipe)):
+        raise ValueError(
+            f"`--out` must be a folder without other results in {place}: "
+            f"{found[0].settings.get('n'):,} draws for each of "
+            f"{len(found[0])} images, {_epochs(place)} epochs. Asked for: "
+            f"{n:,} draws, {recipe.epochs} epochs"
+        )
+    whole = len(range(0, TEST_IMAGES, skip))
+    if all(len(log) == whole for log in found):
+        return True
+    if not (place / RUN_MODEL).is_file():
+        raise ValueError(
+            f"`--out` must be another folder, or {place / RUN_MODEL} must be "
+            "there: the log beside it was stopped, and goes on with the model "
+            "that it was made with"
+        )
+    return False
+
+
+def _holds(place: Path, recipe: Recipe) -> bool:
+    """Whether the recipe in a folder is this one."""
+    path = place / runs.RECIPE
+    return path.is_file() and _alike(recipes.load(path), recipe)
+
+
+def _epochs(place: Path) -> int | str:
+    path = place / runs.RECIPE
+    return recipes.load(path).epochs if path.is_file() else "unknown"
+
+
+def _alike(found: Recipe, wanted: Recipe) -> bool:
+    """Whether two recipes train the same, but for a teacher's votes."""
+    blank: dict[str, Any] = {"teacher": {}, "sources": {}}
+    return replace(found, **blank) == replace(wanted, **blank)
 
 
 def test_images(

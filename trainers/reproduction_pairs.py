@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,23 @@ from rs_keras.log import CertificationLog
 from rs_keras.trainers import recipes
 from rs_keras.trainers import runs
 from rs_keras.trainers.reproduction import ABLATED
-from rs_keras.trainers.reproduction import ABLATIONS
 from rs_keras.trainers.reproduction import BASE
+from rs_keras.trainers.reproduction import FORMS
+from rs_keras.trainers.reproduction import ablation
 from rs_keras.trainers.reproduction import folder_of
-from rs_keras.trainers.reproduction_published import ABLATIONS as CLAIMS
+from rs_keras.trainers.reproduction import recipe_of
+from rs_keras.trainers.reproduction_published import CLAIMS
+from rs_keras.trainers.reproduction_published import EQUAL
 from rs_keras.trainers.reproduction_published import PUBLISHED
+from rs_keras.trainers.reproduction_published import SEEDS
+from rs_keras.trainers.reproduction_published import Claim
 from rs_keras.trainers.reproduction_published import reference_log
+
+# Below this many images a bootstrap interval is too narrow to trust.
+_FEWEST = 100
+
+# Of the authors' logs.
+_AUTHORS_N = 100_000
 
 AGAINST = "against_authors.json"
 
@@ -40,13 +51,16 @@ def against_authors(
         references: As `folder` in `reference_log`.
 
     Returns:
-        None where there is no log of the authors'.
+        None where there is no log of the authors', or ours is of another n,
+        which bounds the radii otherwise.
     """
     theirs = reference_log(references, sigma, method)
     if theirs is None:
         return None
     folder = folder_of(root, sigma, method)
     ours = plain_log(folder)
+    if ours.settings["n"] != _AUTHORS_N:
+        return None
     found = compare(theirs, dataclasses.replace(ours, name="rs-keras"))
     theirs = _only(theirs, ours.idx)
     kept = {**dataclasses.asdict(found), "authors_acr": theirs.acr()}
@@ -73,7 +87,7 @@ def compare(first: CertificationLog, second: CertificationLog) -> Comparison:
         second: Another.
 
     Raises:
-        ValueError: As `compare_acr`, or if they share no image.
+        ValueError: As `compare_acr`; sharing no image is holding none.
     """
     return compare_acr(_only(first, second.idx), _only(second, first.idx))
 
@@ -87,86 +101,131 @@ def _only(log: CertificationLog, idx: np.ndarray) -> CertificationLog:
 
 
 def order(root: str | Path, sigma: float) -> list[dict[str, Any]]:
-    """Compares the methods two by two, neighbours in the published order.
+    """Compares the methods that the papers tell apart, two by two.
 
     Args:
         root: The results folder.
         sigma: Of the noise.
 
     Returns:
-        As `pair`, the published order's first pair first.
+        As `pair`, of all methods with results whose published difference is
+        more than two seeds can make; the lower one first.
     """
     known = PUBLISHED.get(sigma, {})
     ranked = sorted(known, key=known.__getitem__)
-    here = [name for name in ranked if _has_log(folder_of(root, sigma, name))]
     return [
-        pair(
-            folder_of(root, sigma, low),
-            folder_of(root, sigma, high),
-            known[high] - known[low],
-        )
-        for low, high in pairwise(here)
+        pair(root, sigma, low, high, known[high] - known[low])
+        for low, high in combinations(ranked, 2)
+        if known[high] - known[low] > SEEDS
+        and has_results(folder_of(root, sigma, low))
+        and has_results(folder_of(root, sigma, high))
     ]
 
 
 def ablations(root: str | Path, sigma: float) -> list[dict[str, Any]]:
-    """Compares each ablation with what it changes.
+    """Compares the ablations, where two are there that are equally long.
+
+    Args:
+        root: The results folder.
+        sigma: Of the noise; the paper's are at 1.0.
+
+    Returns:
+        As `pair`.
+    """
+    if sigma != 1.0:
+        return []
+    return [
+        pair(root, sigma, first, second, claim.published)
+        for claim in CLAIMS
+        for first, second in _runs_of(Path(root), sigma, claim)
+    ]
+
+
+def _runs_of(
+    root: Path, sigma: float, claim: Claim
+) -> Iterator[tuple[str, str]]:
+    """The two runs of a claim; what is changed may be a method's."""
+    second = ablation(claim.second)
+    firsts = [ablation(claim.first)]
+    firsts += [ABLATED] if claim.first == BASE else []
+    for first in firsts:
+        folders = [folder_of(root, sigma, run) for run in (first, second)]
+        if all(map(has_results, folders)):
+            lengths = {epochs_of(folder) for folder in folders}
+            if len(lengths) == 1:
+                yield first, second
+                return
+
+
+def pair(
+    root: str | Path, sigma: float, first: str, second: str, published: float
+) -> dict[str, Any]:
+    """Says whether what the papers publish of two runs holds here.
+
+    A difference of more than two training seeds can make (`SEEDS`) holds if
+    the one that is found is as large, and of the same sign over its whole
+    interval; it does not if it is of the other sign. A smaller one says that
+    the two are about equal: that holds if the whole interval is within
+    `EQUAL`. Nothing is told by fewer than 100 images, by logs of unequal n,
+    or by runs of which one has more of its schedule.
 
     Args:
         root: The results folder.
         sigma: Of the noise.
-
-    Returns:
-        As `pair`, of the runs that are as long as the one they change.
-    """
-    return list(_ablations(Path(root), sigma))
-
-
-def _ablations(root: Path, sigma: float) -> Iterator[dict[str, Any]]:
-    for name, claim in CLAIMS.items():
-        run = folder_of(root, sigma, f"{ABLATIONS}/{name}")
-        for base in (f"{ABLATIONS}/{BASE}", ABLATED):
-            other = folder_of(root, sigma, base)
-            if not (_has_log(run) and _has_log(other)):
-                continue
-            if _epochs(run) == _epochs(other):
-                yield pair(other, run, claim.published)
-                break
-
-
-def pair(
-    first: str | Path, second: str | Path, published: float
-) -> dict[str, Any]:
-    """Says whether what the papers publish of two runs holds here.
-
-    Args:
-        first: Folder of the one to compare with.
-        second: Folder of the other.
+        first: The run to compare with.
+        second: The other.
         published: How much larger the second's ACR is in the papers.
 
     Returns:
-        runs (two names), epochs (two), n (two), published, found (a
-        `Comparison`), holds: True or False where the interval tells the sign
-        of the difference, None where it does not.
+        runs (two), epochs (two), of (as many as the recipes have), n (two),
+        published, found (a `Comparison`), holds (True, False, or None where
+        it is not told).
     """
-    folders = Path(first), Path(second)
+    names = first, second
+    folders = [folder_of(root, sigma, run) for run in names]
     logs = [plain_log(folder) for folder in folders]
     found = compare(*logs)
-    told = found.low > 0 or found.high < 0
-    return {
-        "runs": tuple(folder.name for folder in folders),
-        "epochs": tuple(map(_epochs, folders)),
+    row = {
+        "runs": names,
+        "epochs": tuple(map(epochs_of, folders)),
+        "of": tuple(recipe_of(run, sigma).epochs for run in names),
         "n": tuple(log.settings["n"] for log in logs),
         "published": published,
         "found": found,
-        "holds": (found.difference > 0) == (published > 0) if told else None,
     }
+    shares = {e / of for e, of in zip(row["epochs"], row["of"], strict=True)}
+    fair = len(shares) == 1 == len(set(row["n"])) and found.examples >= _FEWEST
+    return {**row, "holds": _verdict(found, published) if fair else None}
 
 
-def _has_log(folder: Path) -> bool:
-    # A log that was stopped before its first image has a header alone.
-    return (folder / "plain.tsv").is_file() and len(plain_log(folder)) > 0
+def _verdict(found: Comparison, published: float) -> bool | None:
+    low, high = found.low, found.high
+    if abs(published) <= SEEDS:
+        if max(abs(low), abs(high)) <= EQUAL:
+            return True
+        return False if low > EQUAL or high < -EQUAL else None
+    if abs(found.difference) <= SEEDS or low <= 0 <= high:
+        return None
+    return (found.difference > 0) == (published > 0)
 
 
-def _epochs(folder: Path) -> int:
-    return recipes.load(folder / runs.RECIPE).epochs
+def has_results(folder: str | Path) -> bool:
+    """Tells whether both logs of a run hold an image.
+
+    Args:
+        folder: Of the run.
+    """
+    paths = [Path(folder) / f"{form}.tsv" for form in FORMS]
+    return all(
+        path.is_file() and len(CertificationLog.read(path, recover=True)) > 0
+        for path in paths
+    )
+
+
+def epochs_of(folder: str | Path) -> int:
+    """Returns how many epochs a run has.
+
+    Args:
+        folder: Of the run.
+    """
+    return recipes.load(Path(folder) / runs.RECIPE).epochs

@@ -6,26 +6,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rs_keras.files import written_whole
 from rs_keras.log import CertificationLog
 from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction_pairs as pairs
-from rs_keras.trainers import runs
 from rs_keras.trainers.reproduction import FORMS
 from rs_keras.trainers.reproduction import METHODS
 from rs_keras.trainers.reproduction import folder_of
 from rs_keras.trainers.reproduction_pairs import AGAINST
+from rs_keras.trainers.reproduction_published import EQUAL
 from rs_keras.trainers.reproduction_published import PUBLISHED
+from rs_keras.trainers.reproduction_published import SEEDS
 
-_ORDER = (
-    "Neighbours in the published order, each pair on the images that both "
-    "logs hold. `holds` says whether the sign of the published difference is "
-    "found; `not told`: the interval, of other images, holds 0. Runs of "
-    "unequal length, and those shorter than the recipe, say less."
+_TITLE = "# Results on MNIST"
+
+_VERDICT = (
+    "Each pair on the images that both logs hold. Two seeds of one method can "
+    f"differ by {SEEDS:.3f}: a published difference above that `holds` if it "
+    "is found with the same sign, above that, too, and over the whole "
+    f"interval; one below, if the whole interval lies within {EQUAL:.2f} of "
+    "0. It is `not told` where the interval does not decide, one run has more "
+    "of its schedule or another n, or fewer than 100 images are in both. One "
+    "seed each; the intervals, about other images, are 95 % each by itself."
 )
 _ABLATIONS = (
-    "SmoothMix with (alpha, T) = (8, 1), eta = 1 and m = 4 (`base`, or "
-    "`smoothmix_T1` where the runs are as long), and one change each: eta, m, "
-    "or T at alpha T = 8. The paper varies eta and m at T = 8."
+    "SmoothMix with (alpha, T) = (8, 1), eta = 1 and m = 4 (`base`; in full, "
+    "`smoothmix_T1`), and one change: eta, m, or T at alpha T = 8. The paper "
+    "varies eta and m at T = 8."
 )
 
 
@@ -41,37 +48,35 @@ def rows_of(root: str | Path, sigma: float) -> list[dict[str, Any]]:
         (plain), runner_up (its ACR), published (or None), against (what
         `against_authors` kept, or None), in the order of `PUBLISHED`.
     """
-    rows = []
-    for method in _known(sigma):
-        folder = folder_of(root, sigma, method)
-        if not (folder / "plain.tsv").is_file():
-            continue
-        logs = {
-            form: CertificationLog.read(folder / f"{form}.tsv", recover=True)
-            for form in FORMS
-        }
-        if len(logs["plain"]):
-            rows.append(_row(folder, sigma, method, logs))
-    return rows
+    return [
+        _row(folder_of(root, sigma, method), sigma, method)
+        for method in _known(sigma)
+        if pairs.has_results(folder_of(root, sigma, method))
+    ]
 
 
-def _row(
-    folder: Path, sigma: float, method: str, logs: dict[str, CertificationLog]
-) -> dict[str, Any]:
-    against = folder / AGAINST
+def _row(folder: Path, sigma: float, method: str) -> dict[str, Any]:
+    plain, runner_up = (
+        CertificationLog.read(folder / f"{form}.tsv", recover=True)
+        for form in FORMS
+    )
     return {
         "method": method,
-        "epochs": recipes.load(folder / runs.RECIPE).epochs,
+        "epochs": pairs.epochs_of(folder),
         "of": recipes.get("mnist", method, sigma).epochs,
-        "examples": len(logs["plain"]),
-        "n": logs["plain"].settings["n"],
-        "acr": logs["plain"].acr(),
-        "runner_up": logs["runner_up"].acr(),
+        "examples": len(plain),
+        "n": plain.settings["n"],
+        "acr": plain.acr(),
+        "runner_up": runner_up.acr(),
         "published": PUBLISHED.get(sigma, {}).get(method),
-        "against": (
-            json.loads(against.read_text()) if against.is_file() else None
-        ),
+        "against": _against(folder / AGAINST, len(plain)),
     }
+
+
+def _against(path: Path, examples: int) -> dict[str, Any] | None:
+    """What was kept, unless the log has grown since."""
+    kept = json.loads(path.read_text()) if path.is_file() else None
+    return kept if kept and kept["examples"] == examples else None
 
 
 def _known(sigma: float) -> Sequence[str]:
@@ -135,19 +140,32 @@ def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
         f"|{' --- |' * 7}",
     ]
     for row in rows:
-        first, second = row["runs"]
+        first, second = (run.rpartition("/")[2] for run in row["runs"])
         found = row["found"]
+        lengths = zip(row["epochs"], row["of"], strict=True)
         cells = [
             f"{second} against {first}",
-            _once(map(str, reversed(row["epochs"]))),
+            _once(f"{epochs} of {of}" for epochs, of in [*lengths][::-1]),
             f"{found.examples:,}",
             _once(f"{n:,}" for n in reversed(row["n"])),
             f"{row['published']:+.3f}",
             f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]",
-            {True: "yes", False: "no", None: "not told"}[row["holds"]],
+            _VERDICTS[row["holds"]],
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+_VERDICTS = {True: "yes", False: "no", None: "not told"}
+
+
+def _summary(rows: Sequence[dict[str, Any]]) -> str:
+    """How many pairs hold, do not, and are not told."""
+    counts = {word: 0 for word in _VERDICTS.values()}
+    for row in rows:
+        counts[_VERDICTS[row["holds"]]] += 1
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return f"{len(rows)} pair{'s' * (len(rows) > 1)}: {told}."
 
 
 def _once(words: Iterable[str]) -> str:
@@ -156,35 +174,95 @@ def _once(words: Iterable[str]) -> str:
 
 
 def report(root: str | Path) -> str:
-    """Returns `results/README.md`, made from the files beside it."""
+    """Returns the page of a results folder, made from the files in it.
+
+    Args:
+        root: The results folder.
+    """
     parts = [
-        "# Results on MNIST",
+        _TITLE,
         "Made by `rs-keras reproduce mnist --sigma SIGMA`, which prints each "
-        "table: LeNet, every 10th test image in the original order, n0 = 100, "
-        "alpha = 0.001, one training seed (0), not chosen among several. "
-        "`published` is the paper's average certified radius (ACR) over the "
-        "whole test set. The difference to the authors' own log is paired, on "
-        "the same images (`--references`); its interval is about the choice of "
-        "images, not about training seeds, which differ by .002 to .009. ACR "
-        "is from the papers' bound (`plain.tsv`); the last column bounds the "
-        "second class, too (`runner_up.tsv`), from the same counts. Fewer "
-        "than 1,000 test images, spread over the file, are a log that was "
-        "stopped: the same command goes on.",
+        "table: LeNet, test images by their original numbers (1,000: every "
+        "10th), n0 = 100, alpha = 0.001, one training seed (0), not chosen "
+        "among several. `published` is the papers' average certified radius "
+        "(ACR) over the whole test set; that of `catrs` is from the authors' "
+        "log. The difference to the authors' own log is paired, on the same "
+        "images (`--references`); its interval is about the choice of images, "
+        "not about training seeds, which differ by .002 to .009. ACR is from "
+        "the papers' bound (`plain.tsv`); the last column bounds the second "
+        "class, too (`runner_up.tsv`), from the same counts. Fewer test "
+        "images, spread over the file, are a log that was stopped: the same "
+        "command goes on. The soft labels of `catrs` are of 1,000 votes an "
+        "image, the authors' of 10,000.",
     ]
     for sigma in PUBLISHED:
         parts += _section(root, sigma)
     return "\n\n".join(parts) + "\n"
 
 
+def write_report(root: str | Path) -> None:
+    """Writes `report` to README.md in the results folder.
+
+    Args:
+        root: The results folder.
+
+    Raises:
+        ValueError: If there is another README.md: it is left alone.
+
+    Example:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from rs_keras.trainers import reproduction_table
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> reproduction_table.write_report(folder)
+    >>> (folder / "README.md").read_text().splitlines()[0]
+    '# Results on MNIST'
+    """
+    path = Path(root) / "README.md"
+    check_own(root)
+    with written_whole(path) as part:
+        part.write_text(report(root))
+
+
+def check_own(root: str | Path) -> None:
+    """Raises ValueError if a folder has a README.md that `report` did not make.
+
+    Args:
+        root: The results folder.
+    """
+    path = Path(root) / "README.md"
+    if path.is_file() and not path.read_text().startswith(f"{_TITLE}\n"):
+        raise ValueError(
+            "`--out` must be a results folder or a new one: its README.md is "
+            f"written anew. Received: {root}, which has another README.md"
+        )
+
+
 def _section(root: str | Path, sigma: float) -> list[str]:
+    parts = tables(root, sigma)
+    return [f"## sigma = {sigma:.2f}", *parts] if parts else []
+
+
+def tables(root: str | Path, sigma: float) -> list[str]:
+    """Returns what a results folder holds for a sigma, in Markdown.
+
+    Args:
+        root: The results folder.
+        sigma: Of the noise.
+    """
     parts = []
     rows = rows_of(root, sigma)
     if rows:
         parts.append(table(rows))
-    for title, text, found in (
-        ("Order of the methods", _ORDER, pairs.order(root, sigma)),
-        ("Ablations", _ABLATIONS, pairs.ablations(root, sigma)),
+    for title, found, text in (
+        ("Order of the methods", pairs.order(root, sigma), _VERDICT),
+        ("Ablations", pairs.ablations(root, sigma), f"{_ABLATIONS} {_VERDICT}"),
     ):
         if found:
-            parts += [f"### {title}", text, pairs_table(found)]
-    return [f"## sigma = {sigma:.2f}", *parts] if parts else []
+            parts += [
+                f"### {title}",
+                f"{_summary(found)} {text}",
+                pairs_table(found),
+            ]
+    return parts

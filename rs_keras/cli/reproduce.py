@@ -12,7 +12,10 @@ from typing import Any
 if TYPE_CHECKING:
     from rs_keras.trainers.recipes import Recipe
 
-HELP = "trains and certifies the papers' MNIST table; resumes at every step"
+HELP = (
+    "trains and certifies the papers' MNIST table and ablations; resumes at "
+    "every step"
+)
 EXAMPLE = (
     "rs-keras reproduce mnist --sigma 1.0 --methods gaussian --budget short"
 )
@@ -42,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ablations",
         nargs="*",
         metavar="NAME",
-        help="instead of the methods, changes to SmoothMix with T = 1 such as "
-        "eta_4 m_1 T_2 (none named: all), and what they change",
+        help="trains variants of SmoothMix (T = 1, sigma 1.0) and what they "
+        "differ from, instead of the methods: eta_4 eta_16 m_1 T_2 T_4 T_8 "
+        "(none named: all)",
     )
     parser.add_argument(
         "--budget",
@@ -56,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--epochs",
         type=int,
         metavar="N",
-        help="of each training, instead of as many as the budget has; the "
-        "table tells how many of how many",
+        help="of each training, instead of as many as the budget has; another "
+        "length of the same run needs another --out",
     )
     parser.add_argument(
         "--out",
@@ -79,28 +83,22 @@ def run(args: argparse.Namespace) -> int | None:
     from rs_keras.trainers import reproduction_table
 
     root = Path(args.out)
-    for name in _runs(args):
-        code = _run(args, name)
-        if code:
-            return code
-        if args.references:
-            reproduction_pairs.against_authors(
-                root, args.sigma, name, args.references
-            )
-        print(_tables(root, args.sigma))
-        (root / "README.md").write_text(reproduction_table.report(root))
+    names = _runs(args)
+    reproduction_table.check_own(root)
+    try:
+        for name in names:
+            code = _run(args, name)
+            if code:
+                return code
+            if args.references:
+                reproduction_pairs.against_authors(
+                    root, args.sigma, name, args.references
+                )
+            print("\n\n".join(reproduction_table.tables(root, args.sigma)))
+    finally:
+        if root.is_dir():
+            reproduction_table.write_report(root)
     return None
-
-
-def _tables(root: Path, sigma: float) -> str:
-    from rs_keras.trainers import reproduction_pairs
-    from rs_keras.trainers import reproduction_table
-
-    rows = reproduction_table.rows_of(root, sigma)
-    changed = reproduction_pairs.ablations(root, sigma)
-    parts = [reproduction_table.table(rows)] if rows else []
-    parts += [reproduction_table.pairs_table(changed)] if changed else []
-    return "\n\n".join(parts)
 
 
 def _runs(args: argparse.Namespace) -> list[str]:
@@ -125,15 +123,15 @@ def _runs(args: argparse.Namespace) -> list[str]:
             "--methods cannot be given beside --ablations. Received: "
             f"{' '.join(args.methods)}"
         )
+    if args.sigma != 1.0:
+        raise ValueError(
+            "--sigma must be 1.0 for --ablations, as in the paper. Received: "
+            f"{args.sigma}"
+        )
     for name in args.ablations:
         check_choice("--ablations", name, ABLATIONS)
-    return [_base(args), *map(_ablation, args.ablations or ABLATIONS)]
-
-
-def _ablation(name: str) -> str:
-    from rs_keras.trainers import reproduction
-
-    return f"{reproduction.ABLATIONS}/{name}"
+    changed = map(reproduction.ablation, args.ablations or ABLATIONS)
+    return [_base(args), *changed]
 
 
 def _base(args: argparse.Namespace) -> str:
@@ -141,12 +139,13 @@ def _base(args: argparse.Namespace) -> str:
     from rs_keras.trainers import reproduction
 
     method = reproduction.ABLATED
-    recipe = reproduction.recipe_of(
+    asked = reproduction.recipe_of(
         method, args.sigma, args.budget, args.epochs, args.data_dir
     )
     full = reproduction.recipe_of(method, args.sigma, data_dir=args.data_dir)
-    same = recipe.epochs == full.epochs
-    return method if same else _ablation(reproduction.BASE)
+    if args.budget == "paper" and asked.epochs == full.epochs:
+        return method
+    return reproduction.ablation(reproduction.BASE)
 
 
 def _run(args: argparse.Namespace, name: str) -> int:
@@ -158,6 +157,9 @@ def _run(args: argparse.Namespace, name: str) -> int:
     recipe = reproduction.recipe_of(
         name, args.sigma, args.budget, args.epochs, args.data_dir
     )
+    if reproduction.is_certified(folder, recipe, args.budget):
+        print(f"{folder}: done before", file=sys.stderr, flush=True)
+        return 0
     if not reproduction.is_trained(folder, recipe):
         code = _train(args, recipe, reproduction.changes_of(name), folder)
         if code:

@@ -180,6 +180,9 @@ def _train(
     }
     try:
         labels = _soft_labels(args, recipe, folder, options)
+        if recipe.teacher and (labels is None or args.soft_labels is not None):
+            # The recipe tells of a teacher that had no part in this.
+            recipe = recipe.replace(teacher={})
         runs.train(
             recipe,
             folder,
@@ -281,9 +284,10 @@ def _with_votes(recipe: "Recipe", teacher_n: int | None) -> "Recipe":
     """Writes into the recipe how many votes the soft labels are made of."""
     from rs_keras.checks import check_count
 
-    if teacher_n is None or not recipe.teacher:
+    if teacher_n is None:
         return recipe
-    return recipe.replace(**{"teacher.n": check_count("teacher-n", teacher_n)})
+    n = check_count("teacher-n", teacher_n)
+    return recipe.replace(teacher={**recipe.teacher, "n": n})
 
 
 def assignment(text: str) -> tuple[str, Any]:
@@ -348,6 +352,7 @@ def _soft_labels(
         _refuse(args, ("teacher", "teacher_n"), "--soft-labels FILE")
         return teacher.read_labels(args.soft_labels, recipe.dataset)
     if args.teacher is None:
+        _refuse(args, ("teacher_n",), "no --teacher, which would vote")
         made = sorted(folder.glob("soft_labels_*[0-9].npz"))
         if args.resume and made:
             return teacher.read_labels(made[0], recipe.dataset)
@@ -373,12 +378,10 @@ def _labels_of_teacher(
     import rs_keras
     from rs_keras import cluster
     from rs_keras.checkpoints import load_classifier
-    from rs_keras.checks import check_count
     from rs_keras.trainers import runs
 
     settings = recipe.teacher
-    n = args.teacher_n
-    n = settings.get("n", 10_000) if n is None else check_count("teacher-n", n)
+    n = settings.get("n", 10_000)
     # What is wrong with the student shows before its teacher is trained.
     recipe.build(args.data_dir)
     if args.teacher == "train":
