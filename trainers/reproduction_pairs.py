@@ -185,17 +185,20 @@ def pair(
     folders = [folder_of(root, sigma, run) for run in names]
     logs = [plain_log(folder) for folder in folders]
     found = compare(*logs)
-    row = {
+    epochs = tuple(map(epochs_of, folders))
+    of = tuple(recipe_of(run, sigma).epochs for run in names)
+    n = tuple(log.settings["n"] for log in logs)
+    shares = {done / full for done, full in zip(epochs, of, strict=True)}
+    fair = len(shares) == 1 == len(set(n)) and found.examples >= _FEWEST
+    return {
         "runs": names,
-        "epochs": tuple(map(epochs_of, folders)),
-        "of": tuple(recipe_of(run, sigma).epochs for run in names),
-        "n": tuple(log.settings["n"] for log in logs),
+        "epochs": epochs,
+        "of": of,
+        "n": n,
         "published": published,
         "found": found,
+        "holds": _verdict(found, published) if fair else None,
     }
-    shares = {e / of for e, of in zip(row["epochs"], row["of"], strict=True)}
-    fair = len(shares) == 1 == len(set(row["n"])) and found.examples >= _FEWEST
-    return {**row, "holds": _verdict(found, published) if fair else None}
 
 
 def _verdict(found: Comparison, published: float) -> bool | None:
