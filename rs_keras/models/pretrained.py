@@ -56,6 +56,7 @@ PRETRAINED: dict[str, Pretrained] = {
     known.name: known
     for known in (
         Pretrained("mnist", "smoothmix_T1", 1.0),
+        Pretrained("mnist", "catrs", 1.0),
         Pretrained("mnist", "gaussian", 1.0),
     )
 }
