@@ -216,10 +216,7 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
     False
     """
     place = Path(folder)
-    logs = [place / f"{form}.tsv" for form in FORMS]
-    if not all(path.is_file() for path in logs):
-        return False
-    found = [CertificationLog.read(path, recover=True) for path in logs]
+    found = list(logs_of(place).values())
     if not any(map(len, found)):
         return False
     skip, n = BUDGETS[budget]["skip"], BUDGETS[budget]["n"]
@@ -253,8 +250,31 @@ def _holds(place: Path, recipe: Recipe) -> bool:
 
 
 def _epochs(place: Path) -> int | str:
-    path = place / runs.RECIPE
-    return recipes.load(path).epochs if path.is_file() else "unknown"
+    return epochs_of(place) if (place / runs.RECIPE).is_file() else "unknown"
+
+
+def epochs_of(folder: str | Path) -> int:
+    """Returns how many epochs a run has.
+
+    Args:
+        folder: Of the run.
+    """
+    return recipes.load(Path(folder) / runs.RECIPE).epochs
+
+
+def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
+    """Returns what a run has certified, by form; empty if a log is missing.
+
+    Args:
+        folder: Of the run; its logs may be ones that were stopped.
+    """
+    paths = {form: Path(folder) / f"{form}.tsv" for form in FORMS}
+    if not all(path.is_file() for path in paths.values()):
+        return {}
+    return {
+        form: CertificationLog.read(path, recover=True)
+        for form, path in paths.items()
+    }
 
 
 def _alike(found: Recipe, wanted: Recipe) -> bool:

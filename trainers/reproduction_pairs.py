@@ -13,13 +13,12 @@ from rs_keras.comparison import Comparison
 from rs_keras.comparison import compare_acr
 from rs_keras.files import written_whole
 from rs_keras.log import CertificationLog
-from rs_keras.trainers import recipes
-from rs_keras.trainers import runs
 from rs_keras.trainers.reproduction import ABLATED
 from rs_keras.trainers.reproduction import BASE
-from rs_keras.trainers.reproduction import FORMS
 from rs_keras.trainers.reproduction import ablation
+from rs_keras.trainers.reproduction import epochs_of
 from rs_keras.trainers.reproduction import folder_of
+from rs_keras.trainers.reproduction import logs_of
 from rs_keras.trainers.reproduction import recipe_of
 from rs_keras.trainers.reproduction_published import CLAIMS
 from rs_keras.trainers.reproduction_published import EQUAL
@@ -61,8 +60,8 @@ def against_authors(
     ours = plain_log(folder)
     if ours.settings["n"] != _AUTHORS_N:
         return None
-    found = compare(theirs, dataclasses.replace(ours, name="rs-keras"))
     theirs = _only(theirs, ours.idx)
+    found = compare(theirs, dataclasses.replace(ours, name="rs-keras"))
     kept = {**dataclasses.asdict(found), "authors_acr": theirs.acr()}
     with written_whole(folder / AGAINST) as part:
         part.write_text(json.dumps(kept, indent=2) + "\n")
@@ -113,12 +112,11 @@ def order(root: str | Path, sigma: float) -> list[dict[str, Any]]:
     """
     known = PUBLISHED.get(sigma, {})
     ranked = sorted(known, key=known.__getitem__)
+    here = [run for run in ranked if has_results(folder_of(root, sigma, run))]
     return [
         pair(root, sigma, low, high, known[high] - known[low])
-        for low, high in combinations(ranked, 2)
+        for low, high in combinations(here, 2)
         if known[high] - known[low] > SEEDS
-        and has_results(folder_of(root, sigma, low))
-        and has_results(folder_of(root, sigma, high))
     ]
 
 
@@ -218,17 +216,5 @@ def has_results(folder: str | Path) -> bool:
     Args:
         folder: Of the run.
     """
-    paths = [Path(folder) / f"{form}.tsv" for form in FORMS]
-    return all(
-        path.is_file() and len(CertificationLog.read(path, recover=True)) > 0
-        for path in paths
-    )
-
-
-def epochs_of(folder: str | Path) -> int:
-    """Returns how many epochs a run has.
-
-    Args:
-        folder: Of the run.
-    """
-    return recipes.load(Path(folder) / runs.RECIPE).epochs
+    logs = logs_of(folder)
+    return bool(logs) and all(map(len, logs.values()))

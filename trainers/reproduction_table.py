@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rs_keras.files import written_whole
-from rs_keras.log import CertificationLog
 from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction_pairs as pairs
-from rs_keras.trainers.reproduction import FORMS
 from rs_keras.trainers.reproduction import METHODS
+from rs_keras.trainers.reproduction import epochs_of
 from rs_keras.trainers.reproduction import folder_of
+from rs_keras.trainers.reproduction import logs_of
 from rs_keras.trainers.reproduction_pairs import AGAINST
 from rs_keras.trainers.reproduction_published import EQUAL
 from rs_keras.trainers.reproduction_published import PUBLISHED
@@ -56,13 +56,11 @@ def rows_of(root: str | Path, sigma: float) -> list[dict[str, Any]]:
 
 
 def _row(folder: Path, sigma: float, method: str) -> dict[str, Any]:
-    plain, runner_up = (
-        CertificationLog.read(folder / f"{form}.tsv", recover=True)
-        for form in FORMS
-    )
+    logs = logs_of(folder)
+    plain, runner_up = logs["plain"], logs["runner_up"]
     return {
         "method": method,
-        "epochs": pairs.epochs_of(folder),
+        "epochs": epochs_of(folder),
         "of": recipes.get("mnist", method, sigma).epochs,
         "examples": len(plain),
         "n": plain.settings["n"],
@@ -123,9 +121,12 @@ def _against_cells(against: dict[str, Any] | None) -> tuple[str, str]:
         return "-", "-"
     return (
         f"{against['authors_acr']:.3f}",
-        f"{against['difference']:+.3f} "
-        f"[{against['low']:+.3f}, {against['high']:+.3f}]",
+        _difference(against["difference"], against["low"], against["high"]),
     )
+
+
+def _difference(value: float, low: float, high: float) -> str:
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -149,7 +150,7 @@ def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
             f"{found.examples:,}",
             _once(f"{n:,}" for n in reversed(row["n"])),
             f"{row['published']:+.3f}",
-            f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]",
+            _difference(found.difference, found.low, found.high),
             _VERDICTS[row["holds"]],
         ]
         lines.append(f"| {' | '.join(cells)} |")
