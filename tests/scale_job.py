@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -108,7 +109,7 @@ def methods():
     return found
 
 
-def data(targets=False):
+def data(targets=False, batch=BATCH):
     """Returns the batches, the same in every process."""
     import numpy as np
     import tensorflow as tf
@@ -117,7 +118,7 @@ def data(targets=False):
     images, labels = rng.random((ROWS, 8, 8, 1)), rng.integers(0, 3, ROWS)
     if targets:
         labels = {"label": labels, "example_id": np.arange(ROWS)}
-    return tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH)
+    return tf.data.Dataset.from_tensor_slices((images, labels)).batch(batch)
 
 
 def without_statistics(**kwargs):
@@ -323,6 +324,42 @@ def workers(folder):
     problems = faults(strategy, member.rank)
     text = json.dumps(problems)
     (Path(folder) / f"faults-worker{member.rank}.json").write_text(text)
+    save(folder, f"stopped-worker{member.rank}", stopped(strategy, folder))
+
+
+def stopped(strategy, folder):
+    """Returns where a run ends of which worker 1 is stopped between steps."""
+    import golden_cases as golden
+    import keras
+
+    from rs_keras import cluster
+    from rs_keras import trainers
+    from rs_keras.trainers import snapshots
+
+    rank = cluster.member_of(strategy).rank
+    path = Path(folder) / f"stopped{rank}" / "snapshot.npz"
+
+    class Between(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if rank == 1 and batch == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with strategy.scope():
+        trainer = trainers.Gaussian(golden.tiny(), 0.25)
+        trainer.compile(trainers.SGD(0.1))
+    try:
+        snapshots.fit(
+            trainer,
+            lambda epoch, step: data(batch=4).skip(step),
+            2,
+            path,
+            callbacks=[Between()],
+            every_seconds=0,
+            verbose=0,
+        )
+    except KeyboardInterrupt:
+        return {"steps": int(trainer.step.numpy()), "kept": path.exists()}
+    return {"steps": -1, "kept": path.exists()}
 
 
 def faults(strategy, index):

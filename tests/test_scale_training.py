@@ -104,3 +104,10 @@ def test_every_worker_hears_of_a_fault_in_one(found, kind, wanted):
     assert texts[0] == texts[1]
     for part in wanted:
         assert part in texts[0]
+
+
+def test_a_signal_between_steps_stops_all_workers_at_one_step(found):
+    chief, other = (load(found, f"stopped-worker{i}") for i in range(2))
+    # In the second of four steps; the chief alone writes.
+    assert chief["steps"] == other["steps"] == 2
+    assert chief["kept"] and not other["kept"]

@@ -1,5 +1,6 @@
 """Runs that are stopped and resumed against runs that never were."""
 
+import json
 import os
 import signal
 
@@ -188,18 +189,40 @@ def test_an_early_stop_is_for_good(tmp_path):
     assert again().epoch == [0, 1]
 
 
-def test_ctrl_c_finishes_the_step_and_keeps_it(whole, tmp_path):
-    class CtrlC(Stop):
-        def on_train_batch_end(self, batch, logs=None):
-            if int(self.model.step.numpy()) == 9:
-                os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize(
+    "moment, step, stopped_at",
+    [
+        ("train_batch_end", 9, (1, 3)),
+        ("train_batch_begin", 8, (1, 3)),
+        ("train_batch_end", 12, (2, 0)),
+        ("test_begin", 12, (2, 0)),
+    ],
+    ids=["in_step", "between_steps", "last_step", "evaluation"],
+)
+def test_ctrl_c_keeps_what_was_done(moment, step, stopped_at, whole, tmp_path):
+    def interrupt(self, *_, **_logs):
+        if int(self.model.step.numpy()) == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stop = type("CtrlC", (Stop,), {f"on_{moment}": interrupt})()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, trainer_of(), stop, every_seconds=1e9)
+    with np.load(tmp_path / "snapshot.npz") as archive:
+        state = json.loads(str(archive["state"]))
+    assert (state["epoch"], state["step"]) == stopped_at
+    again = run(tmp_path, trainer_of(), type("CtrlC", (Stop,), {})())
+    assert_same(again, whole)
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path):
+    class Twice(Stop):
+        def on_train_batch_begin(self, batch, logs=None):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, trainer_of(), CtrlC(), every_seconds=1e9)
-    with np.load(tmp_path / "snapshot.npz") as archive:
-        assert '"epoch": 1, "step": 3' in str(archive["state"])
-    stopped = run(tmp_path, trainer_of(), type("CtrlC", (Stop,), {})())
-    assert_same(stopped, whole)
+        run(tmp_path, trainer_of(), Twice())
+    assert not (tmp_path / "snapshot.npz").exists()
 
 
 def test_callbacks_see_one_run_and_global_numbers(tmp_path, capsys):

@@ -96,11 +96,9 @@ def _names(callback: keras.callbacks.Callback) -> tuple[str, ...]:
 
 def _packed(value: Any, key: str, arrays: dict[str, np.ndarray]) -> Any:
     """Returns JSON values in which arrays are replaced by their names."""
-    if isinstance(value, np.ndarray):
-        arrays[key] = value
+    if isinstance(value, np.ndarray | np.generic):
+        arrays[key] = np.asarray(value)
         return {"array": key}
-    if isinstance(value, np.generic):
-        return value.item()
     if isinstance(value, list | tuple):
         return [_packed(v, f"{key}/{i}", arrays) for i, v in enumerate(value)]
     if isinstance(value, dict):
@@ -115,7 +113,8 @@ def _unpacked(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, list):
         return [_unpacked(item, arrays) for item in value]
     if isinstance(value, dict) and "array" in value:
-        return arrays[value["array"]]
+        # A number has a type of its own, as a scalar weight does.
+        return arrays[value["array"]][()]
     if isinstance(value, dict):
         return {k: _unpacked(v, arrays) for k, v in value["dict"].items()}
     return value

@@ -65,8 +65,9 @@ def fit(
 
     A snapshot is taken when an epoch ends and, within an epoch, after the
     first step that ends `every_seconds` after the last one. Ctrl-C and SIGTERM
-    finish the step, take one more and raise KeyboardInterrupt; of several
-    workers, a signal to one does so in all, within a second or a step.
+    finish the step, or the evaluation after an epoch, take one more and raise
+    KeyboardInterrupt; of several workers, a signal to one does so in all,
+    within a second or a step. A second signal does not wait.
 
     Of the callbacks, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau,
     CSVLogger, TensorBoard, History and those of this package keep their state;
@@ -217,7 +218,6 @@ class _Run(keras.callbacks.Callback):
         self._first = 0
         self._metrics: list[np.ndarray] = []
         self._taken = time.monotonic()
-        self._in_step = False
         self._asked_to_stop = False
         # When workers last spoke with each other: the step, and its time.
         self._spoke = (0, time.monotonic())
@@ -329,20 +329,14 @@ class _Run(keras.callbacks.Callback):
         self._taken = time.monotonic()
         self._spoke, self._speak_at = (self.step, self._taken), self.step
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict | None = None
-    ) -> None:
-        self._in_step = True
-
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Takes a snapshot if it is time; the epoch's last step needs none."""
-        self._in_step = False
+        """Takes a snapshot if it is time; after the last, the epoch does."""
         self.step = min(self._first + batch + 1, self._steps)
         late, stop = self._agreed()
         if self.step < self._steps and (late or stop):
             self.take()
-        if stop:
-            raise KeyboardInterrupt
+            if stop:
+                raise KeyboardInterrupt
 
     def _agreed(self) -> tuple[bool, bool]:
         """Returns whether to take a snapshot and whether to stop now.
@@ -374,6 +368,9 @@ class _Run(keras.callbacks.Callback):
             each.callbacks = [*self._watched, self]
             each.end(None)
         self.take()
+        [stop] = cluster.largest(self.strategy, [self._asked_to_stop])
+        if stop:
+            raise KeyboardInterrupt
 
     def take(self) -> None:
         """Writes the snapshot, whole or not at all.
@@ -407,14 +404,17 @@ class _Run(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Lets Ctrl-C and SIGTERM wait for the end of the step in hand."""
+        """Lets Ctrl-C and SIGTERM wait until all workers can stop at once.
+
+        One that stopped by itself, if only between two steps, would be lost to
+        the others, who go back to the last snapshot and wait for it.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def stop(number: int, frame: Any) -> None:
-            # A second signal does not wait.
-            if not self._in_step or self._asked_to_stop:
+            if self._asked_to_stop:
                 raise KeyboardInterrupt
             self._asked_to_stop = True
 
