@@ -347,19 +347,29 @@ def stopped(strategy, folder):
     with strategy.scope():
         trainer = trainers.Gaussian(golden.tiny(), 0.25)
         trainer.compile(trainers.SGD(0.1))
-    try:
-        snapshots.fit(
-            trainer,
-            lambda epoch, step: data(batch=4).skip(step),
-            2,
-            path,
-            callbacks=[Between()],
-            every_seconds=0,
-            verbose=0,
-        )
-    except KeyboardInterrupt:
-        return {"steps": int(trainer.step.numpy()), "kept": path.exists()}
-    return {"steps": -1, "kept": path.exists()}
+
+    def fit(every_seconds):
+        try:
+            snapshots.fit(
+                trainer,
+                lambda epoch, step: data(batch=4).skip(step),
+                2,
+                path,
+                callbacks=[Between()],
+                every_seconds=every_seconds,
+                verbose=0,
+            )
+        except (KeyboardInterrupt, ValueError) as error:
+            return str(error) or type(error).__name__
+        return "none"
+
+    refused, ended = fit(every_seconds=rank), fit(every_seconds=0)
+    return {
+        "refused": refused,
+        "ended": ended,
+        "steps": int(trainer.step.numpy()),
+        "kept": path.exists(),
+    }
 
 
 def faults(strategy, index):

@@ -108,6 +108,9 @@ def test_every_worker_hears_of_a_fault_in_one(found, kind, wanted):
 
 def test_a_signal_between_steps_stops_all_workers_at_one_step(found):
     chief, other = (load(found, f"stopped-worker{i}") for i in range(2))
+    for one in (chief, other):
+        assert "every_seconds: worker 0 0" in str(one["refused"])
+        assert one["ended"] == "KeyboardInterrupt"
     # In the second of four steps; the chief alone writes.
     assert chief["steps"] == other["steps"] == 2
     assert chief["kept"] and not other["kept"]

@@ -98,7 +98,7 @@ def _packed(value: Any, key: str, arrays: dict[str, np.ndarray]) -> Any:
     """Returns JSON values in which arrays are replaced by their names."""
     if isinstance(value, np.ndarray | np.generic):
         arrays[key] = np.asarray(value)
-        return {"array": key}
+        return {"array": key, "dtype": value.dtype.name}
     if isinstance(value, list | tuple):
         return [_packed(v, f"{key}/{i}", arrays) for i, v in enumerate(value)]
     if isinstance(value, dict):
@@ -113,8 +113,12 @@ def _unpacked(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, list):
         return [_unpacked(item, arrays) for item in value]
     if isinstance(value, dict) and "array" in value:
-        # A number has a type of its own, as a scalar weight does.
-        return arrays[value["array"]][()]
+        array = arrays[value["array"]]
+        # NumPy's files know bfloat16 as two bytes without a meaning.
+        if array.dtype.kind == "V":
+            array = array.view(value["dtype"])
+        # A number, such as a scalar weight, has a type, too.
+        return array[()]
     if isinstance(value, dict):
         return {k: _unpacked(v, arrays) for k, v in value["dict"].items()}
     return value

@@ -15,6 +15,7 @@ and tells the others what they hold when a run begins.
 import contextlib
 import io
 import json
+import os
 import signal
 import threading
 import time
@@ -67,7 +68,8 @@ def fit(
     first step that ends `every_seconds` after the last one. Ctrl-C and SIGTERM
     finish the step, or the evaluation after an epoch, take one more and raise
     KeyboardInterrupt; of several workers, a signal to one does so in all,
-    within a second or a step. A second signal does not wait.
+    within a second or a step. A second signal waits for no more than what
+    TensorFlow has in hand.
 
     Of the callbacks, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau,
     CSVLogger, TensorBoard, History and those of this package keep their state;
@@ -253,7 +255,16 @@ class _Run(keras.callbacks.Callback):
     ) -> None:
         """Tells the callbacks that the run begins, and restores what was."""
         self._steps, self._watched = steps, watched
-        cluster.agree(self.strategy, {"settings": self.settings})
+        cluster.agree(
+            self.strategy,
+            {
+                "settings": self.settings,
+                "epochs": self.params["epochs"],
+                "steps": steps,
+                # When they speak to each other follows from it.
+                "every_seconds": self.every_seconds,
+            },
+        )
         found = cluster.everywhere(self.strategy, lambda: self._found(resume))
         found = cluster.from_chief(self.strategy, found)
         if found is None:
@@ -417,14 +428,23 @@ class _Run(keras.callbacks.Callback):
             if self._asked_to_stop:
                 raise KeyboardInterrupt
             self._asked_to_stop = True
+            # A handler may not write to a stream that may be writing.
+            os.write(2, b"\nstopping after this step\n")
 
         signals = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, stop) for number in signals}
         try:
             yield
+        except cluster.LOST as error:
+            # Nobody is left to stop with, and nobody to wait for.
+            if self._asked_to_stop:
+                raise KeyboardInterrupt from error
+            raise
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+        if self._asked_to_stop:
+            raise KeyboardInterrupt
 
 
 def _read(
