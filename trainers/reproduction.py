@@ -266,15 +266,32 @@ def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
     """Returns what a run has certified, by form; empty if a log is missing.
 
     Args:
-        folder: Of the run; its logs may be ones that were stopped.
+        folder: Of the run; its logs may be ones that were stopped, of which
+            one can be an image ahead: it is left out.
     """
     paths = {form: Path(folder) / f"{form}.tsv" for form in FORMS}
     if not all(path.is_file() for path in paths.values()):
         return {}
-    return {
+    logs = {
         form: CertificationLog.read(path, recover=True)
         for form, path in paths.items()
     }
+    plain, runner_up = (logs[form].idx for form in FORMS)
+    both = np.intersect1d(plain, runner_up)
+    return {form: only(log, both) for form, log in logs.items()}
+
+
+def only(log: CertificationLog, idx: np.ndarray) -> CertificationLog:
+    """Returns the rows of a log that have these numbers.
+
+    Args:
+        log: A certification log.
+        idx: Numbers of images.
+    """
+    kept = np.isin(log.idx, idx)
+    columns = ("idx", "label", "predict", "radius", "correct", "time")
+    chosen = {name: getattr(log, name)[kept] for name in columns}
+    return replace(log, **chosen, extra={})
 
 
 def _alike(found: Recipe, wanted: Recipe) -> bool:

@@ -7,8 +7,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rs_keras.comparison import Comparison
 from rs_keras.comparison import compare_acr
 from rs_keras.files import written_whole
@@ -19,19 +17,22 @@ from rs_keras.trainers.reproduction import ablation
 from rs_keras.trainers.reproduction import epochs_of
 from rs_keras.trainers.reproduction import folder_of
 from rs_keras.trainers.reproduction import logs_of
+from rs_keras.trainers.reproduction import method_of
+from rs_keras.trainers.reproduction import only
 from rs_keras.trainers.reproduction import recipe_of
 from rs_keras.trainers.reproduction_published import CLAIMS
 from rs_keras.trainers.reproduction_published import EQUAL
 from rs_keras.trainers.reproduction_published import PUBLISHED
-from rs_keras.trainers.reproduction_published import SEEDS
 from rs_keras.trainers.reproduction_published import Claim
 from rs_keras.trainers.reproduction_published import reference_log
+from rs_keras.trainers.reproduction_published import seeds
+from rs_keras.trainers.runs import RECIPE
 
 # Below this many images a bootstrap interval is too narrow to trust.
 _FEWEST = 100
 
 # Of the authors' logs.
-_AUTHORS_N = 100_000
+AUTHORS_N = 100_000
 
 AGAINST = "against_authors.json"
 
@@ -58,11 +59,15 @@ def against_authors(
         return None
     folder = folder_of(root, sigma, method)
     ours = plain_log(folder)
-    if ours.settings["n"] != _AUTHORS_N:
+    if ours.settings["n"] != AUTHORS_N:
         return None
-    theirs = _only(theirs, ours.idx)
+    theirs = only(theirs, ours.idx)
     found = compare(theirs, dataclasses.replace(ours, name="rs-keras"))
-    kept = {**dataclasses.asdict(found), "authors_acr": theirs.acr()}
+    kept = {
+        **dataclasses.asdict(found),
+        "authors_acr": theirs.acr(),
+        "model": ours.settings.get("model"),
+    }
     with written_whole(folder / AGAINST) as part:
         part.write_text(json.dumps(kept, indent=2) + "\n")
     return found
@@ -74,8 +79,7 @@ def plain_log(folder: str | Path) -> CertificationLog:
     Args:
         folder: Of the run; its log may be one that was stopped.
     """
-    log = CertificationLog.read(Path(folder) / "plain.tsv", recover=True)
-    return dataclasses.replace(log, name=Path(folder).name)
+    return dataclasses.replace(logs_of(folder)["plain"], name=Path(folder).name)
 
 
 def compare(first: CertificationLog, second: CertificationLog) -> Comparison:
@@ -88,36 +92,36 @@ def compare(first: CertificationLog, second: CertificationLog) -> Comparison:
     Raises:
         ValueError: As `compare_acr`; sharing no image is holding none.
     """
-    return compare_acr(_only(first, second.idx), _only(second, first.idx))
-
-
-def _only(log: CertificationLog, idx: np.ndarray) -> CertificationLog:
-    """The rows of a log that have these numbers."""
-    kept = np.isin(log.idx, idx)
-    columns = ("idx", "label", "predict", "radius", "correct", "time")
-    chosen = {name: getattr(log, name)[kept] for name in columns}
-    return dataclasses.replace(log, **chosen, extra={})
+    return compare_acr(only(first, second.idx), only(second, first.idx))
 
 
 def order(root: str | Path, sigma: float) -> list[dict[str, Any]]:
-    """Compares the methods that the papers tell apart, two by two.
+    """Compares the methods, two by two.
 
     Args:
         root: The results folder.
         sigma: Of the noise.
 
     Returns:
-        As `pair`, of all methods with results whose published difference is
-        more than two seeds can make; the lower one first.
+        As `pair`, of all methods with a published ACR that have results, as
+        much of their schedules behind them, and the same n; the lower one
+        first.
     """
     known = PUBLISHED.get(sigma, {})
     ranked = sorted(known, key=known.__getitem__)
     here = [run for run in ranked if has_results(folder_of(root, sigma, run))]
+    done = {run: _done(folder_of(root, sigma, run), sigma, run) for run in here}
     return [
         pair(root, sigma, low, high, known[high] - known[low])
         for low, high in combinations(here, 2)
-        if known[high] - known[low] > SEEDS
+        if done[low] == done[high]
     ]
+
+
+def _done(folder: Path, sigma: float, run: str) -> tuple[float, int]:
+    """Returns how much of its schedule a run has, and its n."""
+    share = epochs_of(folder) / recipe_of(run, sigma).epochs
+    return share, plain_log(folder).settings["n"]
 
 
 def ablations(root: str | Path, sigma: float) -> list[dict[str, Any]]:
@@ -160,12 +164,13 @@ def pair(
 ) -> dict[str, Any]:
     """Says whether what the papers publish of two runs holds here.
 
-    A difference of more than two training seeds can make (`SEEDS`) holds if
+    A difference of more than two training seeds can make (`seeds`) holds if
     the one that is found is as large, and of the same sign over its whole
-    interval; it does not if it is of the other sign. A smaller one says that
-    the two are about equal: that holds if the whole interval is within
-    `EQUAL`. Nothing is told by fewer than 100 images, by logs of unequal n,
-    or by runs of which one has more of its schedule.
+    interval; it does not if all this is so of the other sign. A smaller one
+    says that the two are about equal: that holds if the whole interval is
+    within `EQUAL` sigma, and does not if it is all outside. Nothing is told by
+    fewer than 100 images, by logs of unequal n, or by runs of which one has
+    more of its schedule.
 
     Args:
         root: The results folder.
@@ -176,8 +181,9 @@ def pair(
 
     Returns:
         runs (two), epochs (two), of (as many as the recipes have), n (two),
-        published, found (a `Comparison`), holds (True, False, or None where
-        it is not told).
+        is_full (whether schedules and n are the papers'), published, seeds
+        (what they can make), found (a `Comparison`), holds (True, False, or
+        None where it is not told).
     """
     names = first, second
     folders = [folder_of(root, sigma, run) for run in names]
@@ -186,35 +192,48 @@ def pair(
     epochs = tuple(map(epochs_of, folders))
     of = tuple(recipe_of(run, sigma).epochs for run in names)
     n = tuple(log.settings["n"] for log in logs)
-    shares = {done / full for done, full in zip(epochs, of, strict=True)}
-    fair = len(shares) == 1 == len(set(n)) and found.examples >= _FEWEST
+    done = {
+        _done(folder, sigma, run)
+        for folder, run in zip(folders, names, strict=True)
+    }
+    told = len(done) == 1 and found.examples >= _FEWEST
+    by_seeds = seeds(sigma, *map(method_of, names))
     return {
         "runs": names,
         "epochs": epochs,
         "of": of,
         "n": n,
+        "is_full": done == {(1.0, AUTHORS_N)},
         "published": published,
+        "seeds": by_seeds,
         "found": found,
-        "holds": _verdict(found, published) if fair else None,
+        "holds": (
+            _verdict(found, published, by_seeds, EQUAL * sigma)
+            if told
+            else None
+        ),
     }
 
 
-def _verdict(found: Comparison, published: float) -> bool | None:
+def _verdict(
+    found: Comparison, published: float, by_seeds: float, equal: float
+) -> bool | None:
     low, high = found.low, found.high
-    if abs(published) <= SEEDS:
-        if max(abs(low), abs(high)) <= EQUAL:
+    if abs(published) <= by_seeds:
+        if max(abs(low), abs(high)) <= equal:
             return True
-        return False if low > EQUAL or high < -EQUAL else None
-    if abs(found.difference) <= SEEDS or low <= 0 <= high:
+        return False if low > equal or high < -equal else None
+    if abs(found.difference) <= by_seeds or low <= 0 <= high:
         return None
     return (found.difference > 0) == (published > 0)
 
 
 def has_results(folder: str | Path) -> bool:
-    """Tells whether both logs of a run hold an image.
+    """Tells whether a folder has a recipe, and both its logs an image.
 
     Args:
         folder: Of the run.
     """
     logs = logs_of(folder)
-    return bool(logs) and all(map(len, logs.values()))
+    told = (Path(folder) / RECIPE).is_file()
+    return told and bool(logs) and all(map(len, logs.values()))

@@ -6,29 +6,45 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rs_keras.files import written_whole
+from rs_keras.log import CertificationLog
 from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction_pairs as pairs
-from rs_keras.trainers.reproduction import METHODS
-from rs_keras.trainers.reproduction import epochs_of
+from rs_keras.trainers.reproduction import TEST_IMAGES
 from rs_keras.trainers.reproduction import folder_of
 from rs_keras.trainers.reproduction import logs_of
+from rs_keras.trainers.reproduction import recipe_of
 from rs_keras.trainers.reproduction_pairs import AGAINST
+from rs_keras.trainers.reproduction_published import AUTHORS_VOTES
 from rs_keras.trainers.reproduction_published import EQUAL
 from rs_keras.trainers.reproduction_published import PUBLISHED
-from rs_keras.trainers.reproduction_published import SEEDS
+from rs_keras.trainers.runs import RECIPE
 
 _TITLE = "# Results on MNIST"
 
-_VERDICT = (
-    "Each pair on the images that both logs hold. Two seeds of one method can "
-    f"differ by {SEEDS:.3f}: a published difference above that `holds` if it "
-    "is found with the same sign, above that, too, and over the whole "
-    f"interval; one below, if the whole interval lies within {EQUAL:.2f} of "
-    "0. It is `not told` where the interval does not decide, one run has more "
-    "of its schedule or another n, or fewer than 100 images are in both. One "
-    "seed each; the intervals, about other images, are 95 % each by itself."
+_RULE = (
+    "How pairs are judged: on the images that both logs hold. `seeds` is what "
+    "two training seeds can make (twice a difference's standard deviation, "
+    "from those of SmoothMix's table 5). A published difference above that "
+    "holds (`yes`, in part `as published`) if the one found has the same sign, "
+    "is above that, too, and its whole interval has that sign; it does not "
+    "(`no`, in part `reversed`) if all this is so of the other sign. A smaller "
+    f"one holds if the whole interval lies within {EQUAL} sigma of 0, and does "
+    "not if it lies outside. All else is not told, nor anything of fewer than "
+    "100 images. One training seed each; the intervals, about other images, "
+    "are 95 % each by itself."
 )
+_IN_PART = (
+    " Runs that had a part of their schedules, each pair the same part, or "
+    "fewer draws than the papers' 100,000, which bound large radii lower. The "
+    "papers publish nothing of such runs: what differs in full may not yet."
+)
+_WORDS = {
+    True: {True: "yes", False: "no", None: "not told"},
+    False: {True: "as published", False: "reversed", None: "not told"},
+}
 _ABLATIONS = (
     "SmoothMix with (alpha, T) = (8, 1), eta = 1 and m = 4 (`base`; in full, "
     "`smoothmix_T1`), and one change: eta, m, or T at alpha T = 8. The paper "
@@ -44,43 +60,54 @@ def rows_of(root: str | Path, sigma: float) -> list[dict[str, Any]]:
         sigma: Of the noise.
 
     Returns:
-        Dicts with method, epochs, of (the recipe's epochs), examples, n, acr
-        (plain), runner_up (its ACR), published (or None), against (what
-        `against_authors` kept, or None), in the order of `PUBLISHED`.
+        Dicts with method, epochs, of (the recipe's epochs), examples, whole
+        (as many as a log has in the end), n, acr (plain), error (its standard
+        error), runner_up (its ACR), published (or None), against (what
+        `against_authors` kept, or None), votes (an image, where the run had
+        soft labels, or None), in the order of `PUBLISHED`.
     """
     return [
         _row(folder_of(root, sigma, method), sigma, method)
-        for method in _known(sigma)
+        for method in _known(root, sigma)
         if pairs.has_results(folder_of(root, sigma, method))
     ]
 
 
-def _row(folder: Path, sigma: float, method: str) -> dict[str, Any]:
+def _row(folder: Path, sigma: float, run: str) -> dict[str, Any]:
     logs = logs_of(folder)
     plain, runner_up = logs["plain"], logs["runner_up"]
+    radii = plain.radius * plain.correct
+    recipe = recipes.load(folder / RECIPE)
     return {
-        "method": method,
-        "epochs": epochs_of(folder),
-        "of": recipes.get("mnist", method, sigma).epochs,
+        "method": Path(run).name,
+        "epochs": recipe.epochs,
+        "of": recipe_of(run, sigma).epochs,
         "examples": len(plain),
+        "whole": len(range(0, TEST_IMAGES, plain.settings["skip"])),
         "n": plain.settings["n"],
         "acr": plain.acr(),
+        "error": float(np.std(radii) / np.sqrt(max(1, len(plain) - 1))),
         "runner_up": runner_up.acr(),
-        "published": PUBLISHED.get(sigma, {}).get(method),
-        "against": _against(folder / AGAINST, len(plain)),
+        "published": PUBLISHED.get(sigma, {}).get(run),
+        "against": _against(folder / AGAINST, plain),
+        "votes": recipe.teacher.get("n"),
     }
 
 
-def _against(path: Path, examples: int) -> dict[str, Any] | None:
-    """What was kept, unless the log has grown since."""
-    kept = json.loads(path.read_text()) if path.is_file() else None
-    return kept if kept and kept["examples"] == examples else None
+def _against(path: Path, plain: CertificationLog) -> dict[str, Any] | None:
+    """What was kept, unless the log has grown since, or is another model's."""
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    of = kept.get("examples"), kept.get("model")
+    return kept if of == (len(plain), plain.settings.get("model")) else None
 
 
-def _known(sigma: float) -> Sequence[str]:
-    """All methods, those of the table first."""
+def _known(root: str | Path, sigma: float) -> list[str]:
+    """All methods: the published ones, and others that are there."""
+    folder = folder_of(root, sigma, "")
+    found = sorted(path.name for path in folder.glob("*") if path.is_dir())
     listed = PUBLISHED.get(sigma, {})
-    return [*listed, *(method for method in METHODS if method not in listed)]
+    methods = recipes.methods("mnist")
+    return [*listed, *(m for m in found if m in methods and m not in listed)]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -90,10 +117,11 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
     >>> from rs_keras.trainers.reproduction_table import table
     >>> print(table([{"method": "gaussian", "epochs": 90, "of": 90,
-    ...               "examples": 1000, "n": 100_000, "acr": 1.625,
-    ...               "runner_up": 1.631, "published": 1.62,
-    ...               "against": None}]).splitlines()[2])
-    | gaussian | 90 of 90 | 1,000 | 100,000 | 1.625 | 1.620 | - | - | 1.631 |
+    ...               "examples": 640, "whole": 1000, "n": 100_000,
+    ...               "acr": 1.625, "error": 0.028, "runner_up": 1.631,
+    ...               "published": 1.62, "against": None,
+    ...               "votes": None}]).splitlines()[2][:60])
+    | gaussian | 90 of 90 | 640 of 1,000 | 100,000 | 1.625 ± 0.0
     """
     lines = [
         "| method | epochs | test images | n | ACR | published | "
@@ -105,9 +133,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         cells = [
             row["method"],
             f"{row['epochs']} of {row['of']}",
-            f"{row['examples']:,}",
+            f"{row['examples']:,} of {row['whole']:,}",
             f"{row['n']:,}",
-            f"{row['acr']:.3f}",
+            f"{row['acr']:.3f} ± {row['error']:.3f}",
             "-" if row["published"] is None else f"{row['published']:.3f}",
             *_against_cells(row["against"]),
             f"{row['runner_up']:.3f}",
@@ -137,8 +165,8 @@ def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
     """
     lines = [
         "| second against first | epochs | test images | n | published | "
-        "difference, 95 % | holds |",
-        f"|{' --- |' * 7}",
+        "seeds | difference, 95 % | holds |",
+        f"|{' --- |' * 8}",
     ]
     for row in rows:
         first, second = (run.rpartition("/")[2] for run in row["runs"])
@@ -150,21 +178,23 @@ def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
             f"{found.examples:,}",
             _once(f"{n:,}" for n in reversed(row["n"])),
             f"{row['published']:+.3f}",
+            f"{row['seeds']:.3f}",
             _difference(found.difference, found.low, found.high),
-            _VERDICTS[row["holds"]],
+            _word(row),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-_VERDICTS = {True: "yes", False: "no", None: "not told"}
+def _word(row: dict[str, Any]) -> str:
+    return _WORDS[row["is_full"]][row["holds"]]
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> str:
     """How many pairs hold, do not, and are not told."""
-    counts = {word: 0 for word in _VERDICTS.values()}
+    counts = {word: 0 for word in _WORDS[rows[0]["is_full"]].values()}
     for row in rows:
-        counts[_VERDICTS[row["holds"]]] += 1
+        counts[_word(row)] += 1
     told = ", ".join(f"{count} {word}" for word, count in counts.items())
     return f"{len(rows)} pair{'s' * (len(rows) > 1)}: {told}."
 
@@ -187,14 +217,13 @@ def report(root: str | Path) -> str:
         "10th), n0 = 100, alpha = 0.001, one training seed (0), not chosen "
         "among several. `published` is the papers' average certified radius "
         "(ACR) over the whole test set; that of `catrs` is from the authors' "
-        "log. The difference to the authors' own log is paired, on the same "
-        "images (`--references`); its interval is about the choice of images, "
-        "not about training seeds, which differ by .002 to .009. ACR is from "
-        "the papers' bound (`plain.tsv`); the last column bounds the second "
-        "class, too (`runner_up.tsv`), from the same counts. Fewer test "
-        "images, spread over the file, are a log that was stopped: the same "
-        "command goes on. The soft labels of `catrs` are of 1,000 votes an "
-        "image, the authors' of 10,000.",
+        "log. ACR is from the papers' bound (`plain.tsv`), with its standard "
+        "error; the last column bounds the second class, too "
+        "(`runner_up.tsv`), from the same counts. The difference to the "
+        "authors' own log is paired, on the same images (`--references`); its "
+        "interval is about the choice of images, not about training seeds. "
+        "Where not all test images are there, the log was stopped; they are "
+        "spread over the file, and the same command goes on.",
     ]
     for sigma in PUBLISHED:
         parts += _section(root, sigma)
@@ -255,15 +284,42 @@ def tables(root: str | Path, sigma: float) -> list[str]:
     parts = []
     rows = rows_of(root, sigma)
     if rows:
-        parts.append(table(rows))
-    for title, found, text in (
-        ("Order of the methods", pairs.order(root, sigma), _VERDICT),
-        ("Ablations", pairs.ablations(root, sigma), f"{_ABLATIONS} {_VERDICT}"),
+        parts += [table(rows), *_votes(rows)]
+    order = pairs.order(root, sigma)
+    parts += _pairs("Order of the methods", "", order)
+    changed = pairs.ablations(root, sigma)
+    parts += _pairs("Ablations", f" {_ABLATIONS}", changed)
+    runs = dict.fromkeys(run for row in changed for run in row["runs"])
+    if runs:
+        folders = {run: folder_of(root, sigma, run) for run in runs}
+        parts.append(table([_row(folders[run], sigma, run) for run in runs]))
+    if order or changed:
+        parts.append(_RULE)
+    return parts
+
+
+def _votes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What a row's training had fewer of than the papers'."""
+    return [
+        f"The soft labels of `{row['method']}` are of {row['votes']:,} votes "
+        f"an image, the authors' of {AUTHORS_VOTES:,}."
+        for row in rows
+        if row["votes"] not in (None, AUTHORS_VOTES)
+    ]
+
+
+def _pairs(title: str, intro: str, rows: list[dict[str, Any]]) -> list[str]:
+    """A section a kind of pair: of whole runs, and of parts of them."""
+    parts = []
+    for is_full, more, note in (
+        (True, "", ""),
+        (False, ", in part", _IN_PART),
     ):
+        found = [row for row in rows if row["is_full"] is is_full]
         if found:
             parts += [
-                f"### {title}",
-                f"{_summary(found)} {text}",
+                f"### {title}{more}",
+                f"{_summary(found)}{intro}{note}",
                 pairs_table(found),
             ]
     return parts

@@ -4,6 +4,7 @@ rs-keras reproduce mnist --sigma 1.0 --methods gaussian --budget short
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,26 +80,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
-    from rs_keras.trainers import reproduction_pairs
     from rs_keras.trainers import reproduction_table
 
+    # Trainings stop at SIGTERM by themselves; a certification, as at Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = Path(args.out)
     names = _runs(args)
     reproduction_table.check_own(root)
     try:
         for name in names:
-            code = _run(args, name)
+            try:
+                code = _run(args, name)
+            finally:
+                _compare(args, name)
             if code:
                 return code
-            if args.references:
-                reproduction_pairs.against_authors(
-                    root, args.sigma, name, args.references
-                )
             print("\n\n".join(reproduction_table.tables(root, args.sigma)))
     finally:
         if root.is_dir():
             reproduction_table.write_report(root)
     return None
+
+
+def _compare(args: argparse.Namespace, name: str) -> None:
+    """Compares a run's log with the authors', how far ever it came."""
+    from rs_keras.trainers import reproduction
+    from rs_keras.trainers import reproduction_pairs
+
+    folder = reproduction.folder_of(args.out, args.sigma, name)
+    if args.references and reproduction_pairs.has_results(folder):
+        reproduction_pairs.against_authors(
+            args.out, args.sigma, name, args.references
+        )
 
 
 def _runs(args: argparse.Namespace) -> list[str]:
