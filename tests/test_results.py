@@ -80,9 +80,11 @@ def test_the_recipe_is_the_one_that_is_told(run):
     recipe = recipes.load(run / "recipe.json")
     sigma, name = place_of(run)
     wanted = reproduction.recipe_of(name, sigma, epochs=recipe.epochs)
-    blank = {"teacher": {}, "sources": {}}
-    assert dataclasses.replace(recipe, **blank) == dataclasses.replace(
-        wanted, **blank
+    if recipe.teacher:
+        # Fewer votes than the papers' are told beside the table.
+        wanted = wanted.replace(**{"teacher.n": recipe.teacher["n"]})
+    assert dataclasses.replace(recipe, sources={}) == dataclasses.replace(
+        wanted, sources={}
     )
     lines = (run / "history.csv").read_text().splitlines()
     assert len(lines) == recipe.epochs + 1

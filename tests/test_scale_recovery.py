@@ -79,7 +79,8 @@ def runs(tmp_path_factory):
         hurt.restart(0)
         hurt.reach(2, 3)
         hurt.workers[1].send_signal(signal.SIGTERM)
-        hurt.codes = scale_job.wait(hurt.workers, 60)
+        # Less than a worker waits for one that stopped alone.
+        hurt.codes = scale_job.wait(hurt.workers, 150)
         hurt.stopped_at = hurt.state()
         hurt.workers = [hurt.start(i) for i in range(2)]
         for run in made:

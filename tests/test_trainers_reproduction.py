@@ -148,6 +148,12 @@ def test_a_run_is_trained_when_its_last_epoch_is_written(tmp_path):
     assert not reproduction.is_trained(tmp_path, recipe)
     (tmp_path / "history.csv").write_text("epoch,loss\n0,2.0\n1,1.0\n")
     assert reproduction.is_trained(tmp_path, recipe)
+    one = recipes.get("mnist", "catrs", 1.0).shortened(2)
+    one.replace(**{"teacher.n": 7}).save(tmp_path / "recipe.json")
+    assert reproduction.is_trained(tmp_path, one)
+    one.replace(teacher={}).save(tmp_path / "recipe.json")
+    assert not reproduction.is_trained(tmp_path, one)
+    recipe.save(tmp_path / "recipe.json")
     other = recipes.get("mnist", "gaussian", 1.0).shortened(3)
     assert not reproduction.is_trained(tmp_path, other)
 
