@@ -77,6 +77,18 @@ def restore(
             _rewind(callback, state)
 
 
+def typed(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """Returns an array of a file as it was written.
+
+    NumPy's files know bfloat16 as two bytes without a meaning.
+
+    Args:
+        array: Of an .npz file.
+        dtype: That it had.
+    """
+    return array.view(dtype) if array.dtype.kind == "V" else array
+
+
 def close(callbacks: Callbacks) -> None:
     """Closes the files that a run leaves open when it ends in an error."""
     for callback in callbacks:
@@ -113,12 +125,8 @@ def _unpacked(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, list):
         return [_unpacked(item, arrays) for item in value]
     if isinstance(value, dict) and "array" in value:
-        array = arrays[value["array"]]
-        # NumPy's files know bfloat16 as two bytes without a meaning.
-        if array.dtype.kind == "V":
-            array = array.view(value["dtype"])
         # A number, such as a scalar weight, has a type, too.
-        return array[()]
+        return typed(arrays[value["array"]], value.get("dtype"))[()]
     if isinstance(value, dict):
         return {k: _unpacked(v, arrays) for k, v in value["dict"].items()}
     return value

@@ -193,8 +193,8 @@ def pair(
     of = tuple(recipe_of(run, sigma).epochs for run in names)
     n = tuple(log.settings["n"] for log in logs)
     done = {
-        _done(folder, sigma, run)
-        for folder, run in zip(folders, names, strict=True)
+        (trained / full, draws)
+        for trained, full, draws in zip(epochs, of, n, strict=True)
     }
     told = len(done) == 1 and found.examples >= _FEWEST
     by_seeds = seeds(sigma, *map(method_of, names))

@@ -480,10 +480,8 @@ def _kinds(groups: Mapping[str, list[Any]]) -> dict[str, list]:
 
 def _assign(variables: list[Any], arrays: dict, group: str) -> None:
     for i, variable in enumerate(variables):
-        value = arrays[f"{group}/{i}"]
-        # NumPy's files know bfloat16 as two bytes without a meaning.
         wanted = variable.numpy().dtype
-        variable.assign(value if value.dtype == wanted else value.view(wanted))
+        variable.assign(callback_states.typed(arrays[f"{group}/{i}"], wanted))
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
