@@ -5,14 +5,17 @@
 LeNet on 28 x 28 images, each method with the settings of the papers' MNIST
 table at sigma 1.0 and its own batch size. A method's passes are counted and
 timed bare: `train` is forward and backward for the weights, `attack` forward
-and backward for the images, both on all m noisy copies. SmoothMix is measured
-against the same step in plain PyTorch, too, where torch is installed:
+and backward for the images, both on all m noisy copies; both take the layers'
+own gradients, and so does `Keras / step`: the same step without
+`rs_keras.trainers.quick_gradients`. SmoothMix is measured against the same step
+in plain PyTorch, too, where torch is installed:
 pip install "rs-keras[benchmarks]".
 """
 
 import argparse
 import os
 from typing import NamedTuple
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -23,6 +26,7 @@ from timing import table  # noqa: E402
 
 from rs_keras import models  # noqa: E402
 from rs_keras import trainers  # noqa: E402
+from rs_keras.trainers import quick_gradients  # noqa: E402
 
 SIGMA = 1.0
 
@@ -75,8 +79,14 @@ def step_of(case, data):
     trainer.compile(trainers.SGD(0.01, weight_decay=1e-4))
     trainer.check_batch(*data)
     trainer.optimizer.build(trainer.trainable_variables)
-    step = tf.function(lambda: trainer.train_step(data))
-    return step, trainer.num_noise
+    return tf.function(lambda: trainer.train_step(data)), trainer.num_noise
+
+
+def usual_step_of(case, data):
+    step, _ = step_of(case, data)
+    with mock.patch.dict(quick_gradients._BLOCKS, clear=True):
+        step()
+    return step
 
 
 def passes_of(case, copies):
@@ -177,8 +187,11 @@ def main():
     rows = []
     for name in args.methods:
         case = CASES[name]
-        step, copies = step_of(case, data_of(case))
+        data = data_of(case)
+        step, copies = step_of(case, data)
         work = {"step": step, "passes": passes_of(case, copies)}
+        if case.attack:
+            work["usual"] = usual_step_of(case, data)
         if case.method == "SmoothMix":
             try:
                 work["torch"] = torch_smoothmix(case)
@@ -186,7 +199,7 @@ def main():
                 print("torch is not installed: its column is left out")
         seconds = interleaved(work, args.rounds)
         step_time = seconds["step"]
-        peer = seconds.get("torch")
+        usual, peer = seconds.get("usual"), seconds.get("torch")
         rows.append(
             [
                 name,
@@ -195,6 +208,7 @@ def main():
                 f"{1e3 * step_time:.1f} ms",
                 f"{case.batch / step_time:,.0f}",
                 f"{step_time / seconds['passes']:.2f}",
+                "" if usual is None else f"{usual / step_time:.2f}",
                 "" if peer is None else f"{peer / step_time:.2f}",
             ]
         )
@@ -205,6 +219,7 @@ def main():
         "step",
         "images/s",
         "step / passes",
+        "Keras / step",
         "PyTorch / step",
     ]
     print(table(header, rows))

@@ -17,6 +17,7 @@ from rs_keras.trainers.data_dependent import PerExampleSigma
 from rs_keras.trainers.noisy import Draw as Draw
 from rs_keras.trainers.noisy import Losses as Losses
 from rs_keras.trainers.noisy import NoisyModel
+from rs_keras.trainers.quick_gradients import quick_gradients
 
 # Training steps count from 0, so evaluation has this one to itself.
 EVALUATION_STEP = -1
@@ -101,17 +102,19 @@ class SmoothTrainer(NoisyModel):
         images, targets, weights = self._unpack(data)
         place = replicas.place_of(images)
         rows, goals = replicas.never_empty((images, targets))
-        with replicas.counting(images):
+        # A draw of sigmas takes gradients of its own, outside of the tape.
+        quick = quick_gradients(self.model)
+        with quick, replicas.counting(images):
             draw = self._draw_for(rows, goals, place, tf.shape(images)[0])
-        with replicas.counting(images), tf.GradientTape() as tape:
-            losses, logits = self._losses_and_logits(rows, goals, draw)
-            losses = self._counted(losses, images, weights)
-            total = tf.add_n(list(losses.values()))
-            penalty = self._penalty(total.dtype)
-            loss = tf.reduce_sum(total) / tf.cast(place.total, total.dtype)
-            # Gradients are summed over replicas; the penalty counts once.
-            loss += penalty / replicas.count()
-            scaled = self.optimizer.scale_loss(loss)
+            with tf.GradientTape() as tape:
+                losses, logits = self._losses_and_logits(rows, goals, draw)
+                losses = self._counted(losses, images, weights)
+                total = tf.add_n(list(losses.values()))
+                penalty = self._penalty(total.dtype)
+                loss = tf.reduce_sum(total) / tf.cast(place.total, total.dtype)
+                # Gradients are summed over replicas; the penalty counts once.
+                loss += penalty / replicas.count()
+                scaled = self.optimizer.scale_loss(loss)
         variables = self.trainable_variables
         gradients = tape.gradient(scaled, variables)
         self.optimizer.apply(gradients, variables)
