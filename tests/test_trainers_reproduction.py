@@ -26,6 +26,7 @@ from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction
 from rs_keras.trainers import reproduction_pairs
 from rs_keras.trainers import reproduction_published as published
+from rs_keras.trainers import reproduction_runs
 from rs_keras.trainers import reproduction_table
 from rs_keras.trainers import runs
 
@@ -109,7 +110,7 @@ def test_the_table_is_made_from_the_files(tiny, tmp_path):
     short = reproduction.recipe_of("gaussian", 1.0, "short")
     assert (short.epochs, recipe.epochs) == (9, 90)
     short.save(folder / "recipe.json")
-    (row,) = reproduction_table.rows_of(tmp_path, 1.0)
+    (row,) = rows_of(tmp_path)
     assert row["acr"] == logs["plain"].acr()
     assert (row["published"], row["epochs"], row["of"]) == (1.620, 9, 90)
     assert (row["examples"], row["n"]) == (3, 300)
@@ -174,20 +175,17 @@ def test_the_authors_log_is_compared_on_the_same_images(
         lines.append(f"{idx}\t{label}\t{label}\t{radius}\t{right}\t0:00:01")
     name = "mnist_smoothmix_eta5_sigma1.0.tsv"
     (tmp_path / name).write_text("\n".join(lines) + "\n")
-    found = reproduction_pairs.against_authors(
-        tmp_path, 1.0, "smoothmix", tmp_path
-    )
+    recipes.get("mnist", "smoothmix", 1.0).save(folder / "recipe.json")
+    run = reproduction_runs.read(tmp_path, 1.0, "smoothmix")
+    found = reproduction_pairs.against_authors(run, tmp_path)
     assert found.examples == 3
     assert found.difference == pytest.approx(ours.mean() - 0.25, abs=1e-12)
-    recipes.get("mnist", "smoothmix", 1.0).save(folder / "recipe.json")
-    (row,) = reproduction_table.rows_of(tmp_path, 1.0)
+    (row,) = rows_of(tmp_path)
     assert f"| 0.250 | {found.difference:+.3f} [" in (
         reproduction_table.table([row])
     )
-    nothing = reproduction_pairs.against_authors(
-        tmp_path, 1.0, "macer", tmp_path
-    )
-    assert nothing is None
+    other = dataclasses.replace(run, name="macer")
+    assert reproduction_pairs.against_authors(other, tmp_path) is None
 
 
 def test_a_card_tells_what_the_logs_hold(tiny, tmp_path):
@@ -318,9 +316,28 @@ def constant(radius):
     return dict.fromkeys(IMAGES, radius)
 
 
+def rows_of(root):
+    runs = reproduction_runs.methods(root, 1.0)
+    return [reproduction_table.row_of(run) for run in runs]
+
+
+def order_of(root):
+    return reproduction_pairs.order(reproduction_runs.methods(root, 1.0))
+
+
+def ablations_of(root):
+    runs = reproduction_runs.ablations(root, 1.0)
+    return reproduction_pairs.ablations(runs)
+
+
+def pair_of(root, first, second, difference):
+    runs = [reproduction_runs.read(root, 1.0, name) for name in (first, second)]
+    return reproduction_pairs.pair(*runs, difference)
+
+
 def verdicts(rows):
     return {
-        tuple(run[10:] for run in row["runs"]): row["holds"] for row in rows
+        tuple(run.label for run in row["runs"]): row["holds"] for row in rows
     }
 
 
@@ -339,7 +356,7 @@ def test_ablations_are_compared_on_the_images_of_both(tmp_path):
     write_run(tmp_path, "ablations/T_8", constant(1.5))
     # As long as no base: cannot be compared.
     write_run(tmp_path, "ablations/T_4", constant(1.0), epochs=10)
-    rows = reproduction_pairs.ablations(tmp_path, 1.0)
+    rows = ablations_of(tmp_path)
     assert verdicts(rows) == {
         ("base", "eta_4"): True,
         ("base", "eta_16"): None,
@@ -348,7 +365,7 @@ def test_ablations_are_compared_on_the_images_of_both(tmp_path):
         ("base", "T_2"): True,
         ("base", "T_8"): False,
     }
-    assert reproduction_pairs.ablations(tmp_path, 0.5) == []
+    assert reproduction_runs.ablations(tmp_path, 0.5) == []
     assert rows[0]["found"].examples == 119
     assert rows[0]["found"].difference == pytest.approx(0.5, abs=1e-12)
     text = reproduction_table.report(tmp_path)
@@ -368,8 +385,8 @@ def test_the_order_is_that_of_all_pairs(tmp_path):
     write_run(tmp_path, "gaussian", constant(1.0), 90)
     write_run(tmp_path, "smoothadv", constant(0.8), 90)
     write_run(tmp_path, "smoothmix_T1", constant(0.75), 90)
-    rows = reproduction_pairs.order(tmp_path, 1.0)
-    assert {row["runs"]: row["holds"] for row in rows} == {
+    rows = order_of(tmp_path)
+    assert verdicts(rows) == {
         ("macer", "gaussian"): True,
         ("macer", "smoothadv"): True,
         ("macer", "smoothmix_T1"): True,
@@ -393,7 +410,7 @@ def test_what_seeds_can_make_holds_if_it_is_small(radius, holds, tmp_path):
     """Published at sigma 1.0: MACER 1.598, here as another of 1.6."""
     write_run(tmp_path, "macer", constant(1.0), 90)
     write_run(tmp_path, "smoothadv", constant(radius), 90)
-    row = reproduction_pairs.pair(tmp_path, 1.0, "macer", "smoothadv", 0.002)
+    row = pair_of(tmp_path, "macer", "smoothadv", 0.002)
     assert row["holds"] is holds
 
 
@@ -419,10 +436,10 @@ def test_what_is_not_told(other, tmp_path):
     write_run(tmp_path, "macer", constant(0.5), 90)
     arguments = {"radii": constant(1.0), "epochs": 90} | other
     write_run(tmp_path, "gaussian", **arguments)
-    row = reproduction_pairs.pair(tmp_path, 1.0, "macer", "gaussian", 0.022)
+    row = pair_of(tmp_path, "macer", "gaussian", 0.022)
     assert row["holds"] is None
     assert "| not told |" in reproduction_table.pairs_table([row])
-    listed = reproduction_pairs.order(tmp_path, 1.0)
+    listed = order_of(tmp_path)
     # Runs that cannot be compared are no pair at all.
     assert len(listed) == (0 if {"epochs", "n"} & {*other} else 1)
 
@@ -430,7 +447,7 @@ def test_what_is_not_told(other, tmp_path):
 def test_runs_of_another_length_as_much_of_their_schedule(tmp_path):
     write_run(tmp_path, "gaussian", constant(0.5), 9)
     write_run(tmp_path, "catrs", constant(1.0), 15)
-    (row,) = reproduction_pairs.order(tmp_path, 1.0)
+    (row,) = order_of(tmp_path)
     assert row["holds"] is True
     text = reproduction_table.pairs_table([row])
     assert "| catrs against gaussian | 15 of 150 and 9 of 90 |" in text
@@ -440,7 +457,7 @@ def test_runs_of_another_length_as_much_of_their_schedule(tmp_path):
 def test_a_full_run_of_fewer_draws_is_a_part(tmp_path):
     write_run(tmp_path, "gaussian", constant(0.5), 90, n=10_000)
     write_run(tmp_path, "catrs", constant(0.2), 150, n=10_000)
-    (row,) = reproduction_pairs.order(tmp_path, 1.0)
+    (row,) = order_of(tmp_path)
     assert reproduction_table.pairs_table([row]).endswith("| reversed |")
 
 
@@ -463,7 +480,7 @@ def test_a_log_that_is_an_image_ahead_waits_for_the_other(tmp_path):
     folder = write_run(tmp_path, "gaussian", {0: 1.0, 10: 2.0, 20: 3.0}, 90)
     path = folder / "runner_up.tsv"
     path.write_text("".join(path.read_text().splitlines(True)[:-1]))
-    (row,) = reproduction_table.rows_of(tmp_path, 1.0)
+    (row,) = rows_of(tmp_path)
     assert (row["examples"], row["acr"], row["runner_up"]) == (2, 1.5, 1.5)
 
 
@@ -472,9 +489,9 @@ def test_a_log_that_has_only_begun_is_left_out(tmp_path):
     for run, kept in (("macer", 1), ("smoothadv", 0)):
         path = write_run(tmp_path, run, {0: 1.0}, 90) / "runner_up.tsv"
         path.write_text("".join(path.read_text().splitlines(True)[:kept]))
-    rows = reproduction_table.rows_of(tmp_path, 1.0)
+    rows = rows_of(tmp_path)
     assert [row["method"] for row in rows] == ["gaussian"]
-    assert reproduction_pairs.order(tmp_path, 1.0) == []
+    assert order_of(tmp_path) == []
 
 
 def test_a_difference_is_shown_beside_its_own_log_alone(tmp_path):
@@ -484,9 +501,7 @@ def test_a_difference_is_shown_beside_its_own_log_alone(tmp_path):
     for examples, model, shown in cases:
         text = json.dumps({**kept, "examples": examples, "model": model})
         (folder / "against_authors.json").write_text(text)
-        table = reproduction_table.table(
-            reproduction_table.rows_of(tmp_path, 1.0)
-        )
+        table = reproduction_table.table(rows_of(tmp_path))
         assert ("| +0.100 [" in table) is shown
 
 
@@ -590,7 +605,5 @@ def test_a_log_of_few_draws_is_not_held_against_the_authors(tmp_path):
     lines += [f"{idx}\t3\t3\t0.5\t1\t1.0" for idx in IMAGES]
     path = tmp_path / "mnist_gaussian_sigma1.0.tsv"
     path.write_text("\n".join(lines) + "\n")
-    found = reproduction_pairs.against_authors(
-        tmp_path, 1.0, "gaussian", tmp_path
-    )
-    assert found is None
+    run = reproduction_runs.read(tmp_path, 1.0, "gaussian")
+    assert reproduction_pairs.against_authors(run, tmp_path) is None

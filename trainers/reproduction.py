@@ -250,16 +250,8 @@ def _holds(place: Path, recipe: Recipe) -> bool:
 
 
 def _epochs(place: Path) -> int | str:
-    return epochs_of(place) if (place / runs.RECIPE).is_file() else "unknown"
-
-
-def epochs_of(folder: str | Path) -> int:
-    """Returns how many epochs a run has.
-
-    Args:
-        folder: Of the run.
-    """
-    return recipes.load(Path(folder) / runs.RECIPE).epochs
+    path = place / runs.RECIPE
+    return recipes.load(path).epochs if path.is_file() else "unknown"
 
 
 def logs_of(folder: str | Path) -> dict[str, CertificationLog]:

@@ -88,6 +88,9 @@ _DEVIATIONS: dict[float, dict[str, float]] = {
 # An image, for CAT-RS' soft labels.
 AUTHORS_VOTES = 10_000
 
+# Draws an image in their logs.
+AUTHORS_N = 100_000
+
 # Where seeds can make more than the papers' own difference, this, times sigma,
 # is as good as none.
 EQUAL = 0.02

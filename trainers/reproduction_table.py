@@ -10,17 +10,15 @@ import numpy as np
 
 from rs_keras.files import written_whole
 from rs_keras.log import CertificationLog
-from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction_pairs as pairs
 from rs_keras.trainers.reproduction import TEST_IMAGES
-from rs_keras.trainers.reproduction import folder_of
-from rs_keras.trainers.reproduction import logs_of
-from rs_keras.trainers.reproduction import recipe_of
 from rs_keras.trainers.reproduction_pairs import AGAINST
 from rs_keras.trainers.reproduction_published import AUTHORS_VOTES
 from rs_keras.trainers.reproduction_published import EQUAL
 from rs_keras.trainers.reproduction_published import PUBLISHED
-from rs_keras.trainers.runs import RECIPE
+from rs_keras.trainers.reproduction_runs import Run
+from rs_keras.trainers.reproduction_runs import ablations
+from rs_keras.trainers.reproduction_runs import methods
 
 _TITLE = "# Results on MNIST"
 
@@ -52,45 +50,32 @@ _ABLATIONS = (
 )
 
 
-def rows_of(root: str | Path, sigma: float) -> list[dict[str, Any]]:
-    """Returns what the results folder holds for a sigma, a dict a method.
+def row_of(run: Run) -> dict[str, Any]:
+    """Returns what the table shows of a run.
 
     Args:
-        root: The results folder.
-        sigma: Of the noise.
+        run: That was read.
 
     Returns:
-        Dicts with method, epochs, of (the recipe's epochs), examples, whole
-        (as many as a log has in the end), n, acr (plain), error (its standard
-        error), runner_up (its ACR), published (or None), against (what
-        `against_authors` kept, or None), votes (an image, where the run had
-        soft labels, or None), in the order of `PUBLISHED`.
+        method, epochs, of (the recipe's epochs), examples, whole (as many as
+        a log has in the end), n, acr (plain), error (its standard error),
+        runner_up (its ACR), published (or None), against (what
+        `against_authors` kept, or None).
     """
-    return [
-        _row(folder_of(root, sigma, method), sigma, method)
-        for method in _known(root, sigma)
-        if pairs.has_results(folder_of(root, sigma, method))
-    ]
-
-
-def _row(folder: Path, sigma: float, run: str) -> dict[str, Any]:
-    logs = logs_of(folder)
-    plain, runner_up = logs["plain"], logs["runner_up"]
+    plain = run.plain
     radii = plain.radius * plain.correct
-    recipe = recipes.load(folder / RECIPE)
     return {
-        "method": Path(run).name,
-        "epochs": recipe.epochs,
-        "of": recipe_of(run, sigma).epochs,
+        "method": run.label,
+        "epochs": run.epochs,
+        "of": run.of,
         "examples": len(plain),
         "whole": len(range(0, TEST_IMAGES, plain.settings["skip"])),
-        "n": plain.settings["n"],
+        "n": run.n,
         "acr": plain.acr(),
         "error": float(np.std(radii) / np.sqrt(max(1, len(plain) - 1))),
-        "runner_up": runner_up.acr(),
-        "published": PUBLISHED.get(sigma, {}).get(run),
-        "against": _against(folder / AGAINST, plain),
-        "votes": recipe.teacher.get("n"),
+        "runner_up": run.runner_up.acr(),
+        "published": PUBLISHED.get(run.sigma, {}).get(run.name),
+        "against": _against(run.folder / AGAINST, plain),
     }
 
 
@@ -101,17 +86,11 @@ def _against(path: Path, plain: CertificationLog) -> dict[str, Any] | None:
     return kept if of == (len(plain), plain.settings.get("model")) else None
 
 
-def _known(root: str | Path, sigma: float) -> list[str]:
-    """All methods: the published ones, and others that are there."""
-    folder = folder_of(root, sigma, "")
-    found = sorted(path.name for path in folder.glob("*") if path.is_dir())
-    listed = PUBLISHED.get(sigma, {})
-    methods = recipes.methods("mnist")
-    return [*listed, *(m for m in found if m in methods and m not in listed)]
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """Lays rows, each of `row_of`, out as Markdown.
 
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Lays the rows of `rows_of` out as Markdown.
+    Args:
+        rows: In the order of the table.
 
     Example:
 
@@ -119,8 +98,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     >>> print(table([{"method": "gaussian", "epochs": 90, "of": 90,
     ...               "examples": 640, "whole": 1000, "n": 100_000,
     ...               "acr": 1.625, "error": 0.028, "runner_up": 1.631,
-    ...               "published": 1.62, "against": None,
-    ...               "votes": None}]).splitlines()[2][:60])
+    ...               "published": 1.62,
+    ...               "against": None}]).splitlines()[2][:60])
     | gaussian | 90 of 90 | 640 of 1,000 | 100,000 | 1.625 ± 0.0
     """
     lines = [
@@ -169,14 +148,13 @@ def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
         f"|{' --- |' * 8}",
     ]
     for row in rows:
-        first, second = (run.rpartition("/")[2] for run in row["runs"])
+        first, second = row["runs"]
         found = row["found"]
-        lengths = zip(row["epochs"], row["of"], strict=True)
         cells = [
-            f"{second} against {first}",
-            _once(f"{epochs} of {of}" for epochs, of in [*lengths][::-1]),
+            f"{second.label} against {first.label}",
+            _once(f"{run.epochs} of {run.of}" for run in (second, first)),
             f"{found.examples:,}",
-            _once(f"{n:,}" for n in reversed(row["n"])),
+            _once(f"{run.n:,}" for run in (second, first)),
             f"{row['published']:+.3f}",
             f"{row['seeds']:.3f}",
             _difference(found.difference, found.low, found.high),
@@ -187,12 +165,16 @@ def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _word(row: dict[str, Any]) -> str:
-    return _WORDS[row["is_full"]][row["holds"]]
+    return _WORDS[_is_full(row)][row["holds"]]
+
+
+def _is_full(row: dict[str, Any]) -> bool:
+    return all(run.is_full for run in row["runs"])
 
 
 def _summary(rows: Sequence[dict[str, Any]]) -> str:
     """How many pairs hold, do not, and are not told."""
-    counts = {word: 0 for word in _WORDS[rows[0]["is_full"]].values()}
+    counts = {word: 0 for word in _WORDS[_is_full(rows[0])].values()}
     for row in rows:
         counts[_word(row)] += 1
     told = ", ".join(f"{count} {word}" for word, count in counts.items())
@@ -281,30 +263,30 @@ def tables(root: str | Path, sigma: float) -> list[str]:
         root: The results folder.
         sigma: Of the noise.
     """
+    runs = methods(root, sigma)
+    order = pairs.order(runs)
+    changed = pairs.ablations([*ablations(root, sigma), *runs])
     parts = []
-    rows = rows_of(root, sigma)
-    if rows:
-        parts += [table(rows), *_votes(rows)]
-    order = pairs.order(root, sigma)
-    parts += _pairs("Order of the methods", "", order)
-    changed = pairs.ablations(root, sigma)
-    parts += _pairs("Ablations", f" {_ABLATIONS}", changed)
-    runs = dict.fromkeys(run for row in changed for run in row["runs"])
     if runs:
-        folders = {run: folder_of(root, sigma, run) for run in runs}
-        parts.append(table([_row(folders[run], sigma, run) for run in runs]))
+        parts += [table([row_of(run) for run in runs]), *_votes(runs)]
+    parts += _pairs("Order of the methods", "", order)
+    parts += _pairs("Ablations", f" {_ABLATIONS}", changed)
+    compared = {run.name: run for row in changed for run in row["runs"]}
+    if compared:
+        parts.append(table([row_of(run) for run in compared.values()]))
     if order or changed:
         parts.append(_RULE)
     return parts
 
 
-def _votes(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What a row's training had fewer of than the papers'."""
+def _votes(runs: Iterable[Run]) -> list[str]:
+    """What a training had fewer of than the papers'."""
+    votes = {run.label: run.recipe.teacher.get("n") for run in runs}
     return [
-        f"The soft labels of `{row['method']}` are of {row['votes']:,} votes "
-        f"an image, the authors' of {AUTHORS_VOTES:,}."
-        for row in rows
-        if row["votes"] not in (None, AUTHORS_VOTES)
+        f"The soft labels of `{name}` are of {count:,} votes an image, the "
+        f"authors' of {AUTHORS_VOTES:,}."
+        for name, count in votes.items()
+        if count not in (None, AUTHORS_VOTES)
     ]
 
 
@@ -315,7 +297,7 @@ def _pairs(title: str, intro: str, rows: list[dict[str, Any]]) -> list[str]:
         (True, "", ""),
         (False, ", in part", _IN_PART),
     ):
-        found = [row for row in rows if row["is_full"] is is_full]
+        found = [row for row in rows if _is_full(row) is is_full]
         if found:
             parts += [
                 f"### {title}{more}",

@@ -104,14 +104,12 @@ def run(args: argparse.Namespace) -> int | None:
 
 def _compare(args: argparse.Namespace, name: str) -> None:
     """Compares a run's log with the authors', how far ever it came."""
-    from rs_keras.trainers import reproduction
     from rs_keras.trainers import reproduction_pairs
+    from rs_keras.trainers import reproduction_runs
 
-    folder = reproduction.folder_of(args.out, args.sigma, name)
-    if args.references and reproduction_pairs.has_results(folder):
-        reproduction_pairs.against_authors(
-            args.out, args.sigma, name, args.references
-        )
+    run = reproduction_runs.read(args.out, args.sigma, name)
+    if args.references and run:
+        reproduction_pairs.against_authors(run, args.references)
 
 
 def _runs(args: argparse.Namespace) -> list[str]:
