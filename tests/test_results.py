@@ -138,6 +138,7 @@ def test_the_page_is_made_from_the_files():
 
 
 def test_the_readme_shows_the_same_table():
-    runs = reproduction_runs.methods(RESULTS, 1.0)
-    table = reproduction_table.table(map(reproduction_table.row_of, runs))
+    table = reproduction_table.table(
+        reproduction_runs.read_methods(RESULTS, 1.0)
+    )
     assert table in (RESULTS.parent / "README.md").read_text()

@@ -1,5 +1,6 @@
 """Quick gradients against TensorFlow's own kernels, SciPy, and the trainers."""
 
+import contextlib
 import threading
 
 import keras
@@ -10,6 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 from rs_keras import models
+from rs_keras.trainers import Gaussian
 from rs_keras.trainers import SmoothAdv
 from rs_keras.trainers import quick_gradients as module
 from rs_keras.trainers.quick_gradients import quick_gradients
@@ -28,15 +30,21 @@ def gradients_of(model, images, quick):
     rng = np.random.default_rng(1)
     with tf.GradientTape() as tape:
         tape.watch(images)
-        if quick:
-            with quick_gradients(model):
-                out = model(images)
-                assert any(map(is_quick, model._flatten_layers()))
-        else:
+        with quick_gradients(model) if quick else contextlib.nullcontext():
+            assert quick == any(map(is_quick, model._flatten_layers()))
             out = model(images)
         weights = rng.normal(size=out.shape)
         total = tf.reduce_sum(out * tf.cast(weights, out.dtype))
     return out, tape.gradient(total, [images, *model.trainable_variables])
+
+
+def check_alike(model, images, tolerance=1e-5):
+    usual, expected = gradients_of(model, images, quick=False)
+    quick, found = gradients_of(model, images, quick=True)
+    np.testing.assert_array_equal(quick, usual)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4], ids="channels{}".format)
@@ -45,7 +53,6 @@ def gradients_of(model, images, quick):
     ("side", "kernel"),
     [
         pytest.param((28, 28), (5, 5), id="mnist"),
-        pytest.param((8, 8), (1, 1), id="kernel1"),
         # What no block divides, and a kernel that is even, and not square.
         pytest.param((9, 11), (4, 3), id="odd"),
         pytest.param((5, 6), (5, 6), id="one_output"),
@@ -56,12 +63,7 @@ def test_gradients_are_those_of_tensorflow(channels, padding, side, kernel):
     model = network(
         (*side, channels), kernel_size=kernel, padding=padding, activation="elu"
     )
-    images = tf.random.stateless_normal([2, *side, channels], [3, 4])
-    usual, expected = gradients_of(model, images, quick=False)
-    quick, found = gradients_of(model, images, quick=True)
-    np.testing.assert_array_equal(quick, usual)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    check_alike(model, tf.random.stateless_normal([2, *side, channels], [3, 4]))
 
 
 def test_the_gradient_is_scipys_convolution():
@@ -81,9 +83,38 @@ def test_a_model_may_take_images_of_any_size():
     model = network((None, None, 1))
     for side in (7, 12):
         images = tf.random.stateless_normal([2, side, side + 1, 1], [7, 8])
-        _, (expected, *_) = gradients_of(model, images, quick=False)
-        _, (found, *_) = gradients_of(model, images, quick=True)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        check_alike(model, images)
+
+
+@pytest.mark.parametrize("shape", [(None, 9, 7, 1), (None, None, 7, 1)])
+def test_a_loop_may_carry_the_gradient(shape):
+    """Its shape is known as far as the image's is."""
+    model = network(shape[1:])
+
+    def ascent(images):
+        def step(total):
+            with tf.GradientTape() as tape, quick_gradients(model):
+                tape.watch(images)
+                out = model(images)
+            return [total + tape.gradient(out, images)]
+
+        start = [tf.zeros_like(images)]
+        return tf.while_loop(lambda _: True, step, start, maximum_iterations=2)
+
+    images = tf.random.stateless_normal([2, 9, 7, 1], [7, 8])
+    (found,) = tf.function(ascent, [tf.TensorSpec(shape)])(images)
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        out = model(images)
+    expected = 2 * tape.gradient(out, images)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_layer_that_is_called_twice_adds_its_gradients_up():
+    layer = layers.Conv2D(1, 3, padding="same", activation="tanh")
+    images = keras.Input((8, 8, 1))
+    model = keras.Model(images, layer(layer(images)))
+    check_alike(model, tf.random.stateless_normal([2, 8, 8, 1], [1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +124,10 @@ def test_a_model_may_take_images_of_any_size():
         pytest.param((8, 8, 1), {"strides": 2}, id="strided"),
         pytest.param((8, 8, 1), {"dilation_rate": 2}, id="dilated"),
         pytest.param((8, 8, 2), {"groups": 2, "filters": 4}, id="grouped"),
+        pytest.param((8, 8, 1), {"kernel_size": (1, 3)}, id="small"),
+        pytest.param(
+            (1, 8, 8), {"data_format": "channels_first"}, id="channels_first"
+        ),
     ],
 )
 def test_other_convolutions_are_left_alone(shape, kwargs):
@@ -111,12 +146,30 @@ def test_subclasses_are_left_alone():
         assert not is_quick(model.layers[0])
 
 
-def test_an_accelerator_keeps_its_kernels(monkeypatch):
+def test_what_hides_the_method_already_stays():
+    model = network((8, 8, 1))
+    layer = model.layers[0]
+    usual = layer.convolution_op
+    layer.convolution_op = lambda *inputs: 2 * usual(*inputs)
+    mine, before = layer.convolution_op, model(np.ones([1, 8, 8, 1]))
+    with quick_gradients(model):
+        assert layer.convolution_op is mine
+    np.testing.assert_array_equal(model(np.ones([1, 8, 8, 1])), before)
+
+
+def test_a_model_that_is_not_built_is_left_alone():
+    model = keras.Sequential([layers.Conv2D(3, 3)])
+    with quick_gradients(model):
+        assert not is_quick(model.layers[0])
+
+
+@pytest.mark.parametrize("kind", ["GPU", "TPU"])
+def test_an_accelerator_keeps_its_kernels(kind, monkeypatch):
     devices = [
-        tf.config.PhysicalDevice(f"/physical_device:{kind}:0", kind)
-        for kind in ("CPU", "GPU")
+        tf.config.LogicalDevice(f"/device:{name}:0", name)
+        for name in ("CPU", kind)
     ]
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda: devices)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda: devices)
     model = network((8, 8, 1))
     with quick_gradients(model):
         assert not is_quick(model.layers[0])
@@ -153,33 +206,38 @@ def test_the_model_is_as_before_once_all_have_left():
     assert model.get_config() == config
 
 
-def test_mixed_precision_keeps_its_types():
-    model = network((8, 8, 1), dtype="mixed_bfloat16")
-    images = tf.random.stateless_normal([2, 8, 8, 1], [9, 10])
-    with tf.GradientTape() as tape:
-        tape.watch(images)
-        with quick_gradients(model):
-            out = model(images)
-    assert out.dtype == tf.bfloat16
-    wanted = [images, *model.trainable_variables]
-    found = tape.gradient(out, wanted)
-    assert {gradient.dtype for gradient in found} == {tf.float32}
-    _, expected = gradients_of(model, images, quick=False)
-    assert [gradient.shape for gradient in found] == [
-        gradient.shape for gradient in expected
-    ]
+@pytest.mark.parametrize(
+    ("policy", "tolerance"),
+    [("mixed_bfloat16", 0.1), ("mixed_float16", 0.01), ("float64", 1e-12)],
+)
+def test_the_type_is_the_models(policy, tolerance):
+    keras.utils.set_random_seed(2)
+    model = network((8, 8, 1), dtype=policy)
+    seed = [9, 10]
+    dtype = "float64" if policy == "float64" else "float32"
+    images = tf.random.stateless_normal([2, 8, 8, 1], seed, dtype=dtype)
+    assert model(images).dtype == policy.removeprefix("mixed_")
+    check_alike(model, images, tolerance)
 
 
 def test_an_attack_within_a_training_step_is_quick(monkeypatch):
+    """The step's own pass traces the gradient, too, but does not need it."""
     asked = []
 
-    def noticed(images, kernel, upstream, padding):
-        asked.append(tuple(images.shape[1:]))
+    def noticed(images, *_):
+        asked.append(images)
         return tf.zeros_like(images)
 
     monkeypatch.setattr(module, "_for_images", noticed)
-    trainer = SmoothAdv(models.lenet(), sigma=0.5, num_noise=2, steps=2)
-    trainer.compile("sgd")
-    trainer.fit(np.zeros([4, 28, 28, 1]), np.arange(4), batch_size=4, verbose=0)
-    assert set(asked) == {(28, 28, 1)}
-    assert not is_quick(trainer.model.get_layer("conv1"))
+    counts = []
+    for trainer in (
+        Gaussian(models.lenet(), sigma=0.5),
+        SmoothAdv(models.lenet(), sigma=0.5, steps=1),
+    ):
+        asked.clear()
+        trainer.compile("sgd")
+        images, labels = np.zeros([4, 28, 28, 1]), np.arange(4)
+        trainer.fit(images, labels, batch_size=4, verbose=0)
+        counts.append(len(asked))
+        assert not is_quick(trainer.model.get_layer("conv1"))
+    assert counts[1] > counts[0]

@@ -110,15 +110,11 @@ def test_the_table_is_made_from_the_files(tiny, tmp_path):
     short = reproduction.recipe_of("gaussian", 1.0, "short")
     assert (short.epochs, recipe.epochs) == (9, 90)
     short.save(folder / "recipe.json")
-    (row,) = rows_of(tmp_path)
-    assert row["acr"] == logs["plain"].acr()
-    assert (row["published"], row["epochs"], row["of"]) == (1.620, 9, 90)
-    assert (row["examples"], row["n"]) == (3, 300)
-    line = reproduction_table.table([row]).splitlines()[2]
+    _, _, line = table_of(tmp_path).splitlines()
+    assert line.startswith("| gaussian | 9 of 90 | 3 of 1,000 | 300 |")
     radii = logs["plain"].radius * logs["plain"].correct
     error = stats.sem(radii)
     assert f"| {radii.mean():.3f} ± {error:.3f} | 1.620 | - | - |" in line
-    assert "| 3 of 1,000 |" in line
     text = reproduction_table.report(tmp_path)
     assert "## sigma = 1.00" in text and "## sigma = 0.25" not in text
 
@@ -180,10 +176,7 @@ def test_the_authors_log_is_compared_on_the_same_images(
     found = reproduction_pairs.against_authors(run, tmp_path)
     assert found.examples == 3
     assert found.difference == pytest.approx(ours.mean() - 0.25, abs=1e-12)
-    (row,) = rows_of(tmp_path)
-    assert f"| 0.250 | {found.difference:+.3f} [" in (
-        reproduction_table.table([row])
-    )
+    assert f"| 0.250 | {found.difference:+.3f} [" in table_of(tmp_path)
     other = dataclasses.replace(run, name="macer")
     assert reproduction_pairs.against_authors(other, tmp_path) is None
 
@@ -316,17 +309,17 @@ def constant(radius):
     return dict.fromkeys(IMAGES, radius)
 
 
-def rows_of(root):
-    runs = reproduction_runs.methods(root, 1.0)
-    return [reproduction_table.row_of(run) for run in runs]
+def table_of(root):
+    runs = reproduction_runs.read_methods(root, 1.0)
+    return reproduction_table.table(runs)
 
 
 def order_of(root):
-    return reproduction_pairs.order(reproduction_runs.methods(root, 1.0))
+    return reproduction_pairs.order(reproduction_runs.read_methods(root, 1.0))
 
 
 def ablations_of(root):
-    runs = reproduction_runs.ablations(root, 1.0)
+    runs = reproduction_runs.read_ablations(root, 1.0)
     return reproduction_pairs.ablations(runs)
 
 
@@ -335,10 +328,8 @@ def pair_of(root, first, second, difference):
     return reproduction_pairs.pair(*runs, difference)
 
 
-def verdicts(rows):
-    return {
-        tuple(run.label for run in row["runs"]): row["holds"] for row in rows
-    }
+def verdicts(pairs):
+    return {(pair.first.label, pair.second.label): pair.holds for pair in pairs}
 
 
 def test_ablations_are_compared_on_the_images_of_both(tmp_path):
@@ -365,9 +356,9 @@ def test_ablations_are_compared_on_the_images_of_both(tmp_path):
         ("base", "T_2"): True,
         ("base", "T_8"): False,
     }
-    assert reproduction_runs.ablations(tmp_path, 0.5) == []
-    assert rows[0]["found"].examples == 119
-    assert rows[0]["found"].difference == pytest.approx(0.5, abs=1e-12)
+    assert reproduction_runs.read_ablations(tmp_path, 0.5) == []
+    assert rows[0].found.examples == 119
+    assert rows[0].found.difference == pytest.approx(0.5, abs=1e-12)
     text = reproduction_table.report(tmp_path)
     assert (
         "| eta_4 against base | 9 of 90 | 119 | 100,000 | +0.031 | 0.006 | "
@@ -377,6 +368,17 @@ def test_ablations_are_compared_on_the_images_of_both(tmp_path):
     assert "### Ablations, in part\n\n6 pairs: 3 as published, 2 rev" in text
     assert "| T_8 | 9 of 90 | 120 of 1,000 | 100,000 | 1.500 ± 0.000 |" in text
     assert "| T_4 |" not in text
+
+
+def test_a_full_ablation_is_compared_with_the_method_it_changes(tmp_path):
+    write_run(tmp_path, "smoothmix_T1", constant(1.0), 90)
+    write_run(tmp_path, "ablations/eta_4", constant(1.5), 90)
+    # As long, but of fewer draws: it is passed over.
+    write_run(tmp_path, "ablations/base", constant(1.4), 90, n=10_000)
+    text = reproduction_table.report(tmp_path)
+    assert "### Ablations\n\n1 pair: 1 yes, 0 no, 0 not told." in text
+    assert "| eta_4 against smoothmix_T1 | 90 of 90 | 120 | 100,000 |" in text
+    assert text.count("| smoothmix_T1 | 90 of 90 | 120 of 1,000 |") == 2
 
 
 def test_the_order_is_that_of_all_pairs(tmp_path):
@@ -394,9 +396,9 @@ def test_the_order_is_that_of_all_pairs(tmp_path):
         ("gaussian", "smoothmix_T1"): False,
         ("smoothadv", "smoothmix_T1"): False,
     }
-    assert rows[0]["published"] == pytest.approx(0.022)
+    assert rows[0].published == pytest.approx(0.022)
     # Twice the root of .0051**2 + .0021**2, of SmoothMix's table 5.
-    assert rows[0]["seeds"] == pytest.approx(0.01103, abs=1e-5)
+    assert rows[0].seeds == pytest.approx(0.01103, abs=1e-5)
     text = reproduction_table.report(tmp_path)
     wanted = "| gaussian against macer | 90 of 90 | 120 | 100,000 | +0.022 |"
     assert wanted in text
@@ -410,8 +412,8 @@ def test_what_seeds_can_make_holds_if_it_is_small(radius, holds, tmp_path):
     """Published at sigma 1.0: MACER 1.598, here as another of 1.6."""
     write_run(tmp_path, "macer", constant(1.0), 90)
     write_run(tmp_path, "smoothadv", constant(radius), 90)
-    row = pair_of(tmp_path, "macer", "smoothadv", 0.002)
-    assert row["holds"] is holds
+    pair = pair_of(tmp_path, "macer", "smoothadv", 0.002)
+    assert pair.holds is holds
 
 
 def test_what_seeds_make_at_a_small_sigma_is_less():
@@ -436,9 +438,9 @@ def test_what_is_not_told(other, tmp_path):
     write_run(tmp_path, "macer", constant(0.5), 90)
     arguments = {"radii": constant(1.0), "epochs": 90} | other
     write_run(tmp_path, "gaussian", **arguments)
-    row = pair_of(tmp_path, "macer", "gaussian", 0.022)
-    assert row["holds"] is None
-    assert "| not told |" in reproduction_table.pairs_table([row])
+    pair = pair_of(tmp_path, "macer", "gaussian", 0.022)
+    assert pair.holds is None
+    assert "| not told |" in reproduction_table.pairs_table([pair])
     listed = order_of(tmp_path)
     # Runs that cannot be compared are no pair at all.
     assert len(listed) == (0 if {"epochs", "n"} & {*other} else 1)
@@ -447,9 +449,9 @@ def test_what_is_not_told(other, tmp_path):
 def test_runs_of_another_length_as_much_of_their_schedule(tmp_path):
     write_run(tmp_path, "gaussian", constant(0.5), 9)
     write_run(tmp_path, "catrs", constant(1.0), 15)
-    (row,) = order_of(tmp_path)
-    assert row["holds"] is True
-    text = reproduction_table.pairs_table([row])
+    (pair,) = order_of(tmp_path)
+    assert pair.holds is True
+    text = reproduction_table.pairs_table([pair])
     assert "| catrs against gaussian | 15 of 150 and 9 of 90 |" in text
     assert text.endswith("| as published |")
 
@@ -457,8 +459,8 @@ def test_runs_of_another_length_as_much_of_their_schedule(tmp_path):
 def test_a_full_run_of_fewer_draws_is_a_part(tmp_path):
     write_run(tmp_path, "gaussian", constant(0.5), 90, n=10_000)
     write_run(tmp_path, "catrs", constant(0.2), 150, n=10_000)
-    (row,) = order_of(tmp_path)
-    assert reproduction_table.pairs_table([row]).endswith("| reversed |")
+    (pair,) = order_of(tmp_path)
+    assert reproduction_table.pairs_table([pair]).endswith("| reversed |")
 
 
 @pytest.mark.parametrize("votes", [1_000, 10_000])
@@ -480,8 +482,9 @@ def test_a_log_that_is_an_image_ahead_waits_for_the_other(tmp_path):
     folder = write_run(tmp_path, "gaussian", {0: 1.0, 10: 2.0, 20: 3.0}, 90)
     path = folder / "runner_up.tsv"
     path.write_text("".join(path.read_text().splitlines(True)[:-1]))
-    (row,) = rows_of(tmp_path)
-    assert (row["examples"], row["acr"], row["runner_up"]) == (2, 1.5, 1.5)
+    (run,) = reproduction_runs.read_methods(tmp_path, 1.0)
+    assert run.plain.idx.tolist() == run.runner_up.idx.tolist() == [0, 10]
+    assert "| 2 of 1,000 | 100,000 | 1.500 ± 0.500 |" in table_of(tmp_path)
 
 
 def test_a_log_that_has_only_begun_is_left_out(tmp_path):
@@ -489,8 +492,8 @@ def test_a_log_that_has_only_begun_is_left_out(tmp_path):
     for run, kept in (("macer", 1), ("smoothadv", 0)):
         path = write_run(tmp_path, run, {0: 1.0}, 90) / "runner_up.tsv"
         path.write_text("".join(path.read_text().splitlines(True)[:kept]))
-    rows = rows_of(tmp_path)
-    assert [row["method"] for row in rows] == ["gaussian"]
+    runs = reproduction_runs.read_methods(tmp_path, 1.0)
+    assert [run.name for run in runs] == ["gaussian"]
     assert order_of(tmp_path) == []
 
 
@@ -501,8 +504,7 @@ def test_a_difference_is_shown_beside_its_own_log_alone(tmp_path):
     for examples, model, shown in cases:
         text = json.dumps({**kept, "examples": examples, "model": model})
         (folder / "against_authors.json").write_text(text)
-        table = reproduction_table.table(rows_of(tmp_path))
-        assert ("| +0.100 [" in table) is shown
+        assert ("| +0.100 [" in table_of(tmp_path)) is shown
 
 
 @pytest.fixture

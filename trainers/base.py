@@ -102,19 +102,17 @@ class SmoothTrainer(NoisyModel):
         images, targets, weights = self._unpack(data)
         place = replicas.place_of(images)
         rows, goals = replicas.never_empty((images, targets))
-        # A draw of sigmas takes gradients of its own, outside of the tape.
-        quick = quick_gradients(self.model)
-        with quick, replicas.counting(images):
+        with replicas.counting(images):
             draw = self._draw_for(rows, goals, place, tf.shape(images)[0])
-            with tf.GradientTape() as tape:
-                losses, logits = self._losses_and_logits(rows, goals, draw)
-                losses = self._counted(losses, images, weights)
-                total = tf.add_n(list(losses.values()))
-                penalty = self._penalty(total.dtype)
-                loss = tf.reduce_sum(total) / tf.cast(place.total, total.dtype)
-                # Gradients are summed over replicas; the penalty counts once.
-                loss += penalty / replicas.count()
-                scaled = self.optimizer.scale_loss(loss)
+        with replicas.counting(images), tf.GradientTape() as tape:
+            losses, logits = self._losses_and_logits(rows, goals, draw)
+            losses = self._counted(losses, images, weights)
+            total = tf.add_n(list(losses.values()))
+            penalty = self._penalty(total.dtype)
+            loss = tf.reduce_sum(total) / tf.cast(place.total, total.dtype)
+            # Gradients are summed over replicas; the penalty counts once.
+            loss += penalty / replicas.count()
+            scaled = self.optimizer.scale_loss(loss)
         variables = self.trainable_variables
         gradients = tape.gradient(scaled, variables)
         self.optimizer.apply(gradients, variables)
@@ -156,7 +154,8 @@ class SmoothTrainer(NoisyModel):
             return draw
 
         def classify(images: tf.Tensor) -> tf.Tensor:
-            return self.model(images, training=True)
+            with quick_gradients(self.model):
+                return self.model(images, training=True)
 
         return self.sigma.vary(
             classify, draw, rows, goals, seed, place.first, real

@@ -11,6 +11,7 @@ from rs_keras.checks import check_positive
 from rs_keras.configs import arguments_of
 from rs_keras.trainers import draws
 from rs_keras.trainers.data_dependent import PerExampleSigma
+from rs_keras.trainers.quick_gradients import quick_gradients
 
 Losses = dict[str, tf.Tensor]
 Draw = dict[str, tf.Tensor]
@@ -217,7 +218,8 @@ class NoisyModel(keras.Model):
         """
         copies = images + noise
         shape = [-1, *images.shape[1:]]
-        flat = self.model(tf.reshape(copies, shape), training=training)
+        with quick_gradients(self.model):
+            flat = self.model(tf.reshape(copies, shape), training=training)
         logits = self._floats(flat)
         outer = tf.concat([tf.shape(copies)[:2], tf.shape(logits)[1:]], 0)
         logits = tf.reshape(logits, outer)

@@ -17,9 +17,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# Side of a block, by the image's channels. Others were slower, and from five
-# channels on TensorFlow's own kernel is the quickest.
+# Side of a block, by the image's channels: the quickest of 1 to 4, whether the
+# kernel is 3 x 3 or larger. For smaller ones, and from five channels on, it is
+# TensorFlow's own kernel.
 _BLOCKS = {1: 4, 2: 2, 3: 2, 4: 2}
+_SMALLEST = 3
 
 _lock = threading.Lock()
 _users: Counter[int] = Counter()
@@ -27,14 +29,15 @@ _users: Counter[int] = Counter()
 
 @contextlib.contextmanager
 def quick_gradients(model: keras.Model) -> Iterator[None]:
-    """Lets a model, as long as it is open, be differentiated quickly.
+    """Makes a model's gradients quick in the passes of a `with` statement.
 
     Values are the model's own, to the bit; gradients with regard to images,
     up to rounding. The model itself is not changed: saved or exported, it is
     made of Keras' layers.
 
-    It is for `keras.layers.Conv2D` (no subclass) of stride 1, whose input has
-    one to four channels. Where there is an accelerator it does nothing.
+    It is for `keras.layers.Conv2D` (no subclass) of stride 1, whose kernel is
+    3 x 3 or larger and whose input has one to four channels. Where there is an
+    accelerator it does nothing.
 
     Args:
         model: Any model. Threads may share it.
@@ -56,38 +59,44 @@ def quick_gradients(model: keras.Model) -> Iterator[None]:
     >>> gradients = [tape.gradient(out, images) for out in (usual, quick)]
     >>> np.testing.assert_allclose(*gradients, atol=1e-6)
     """
-    layers = list(_quicker(model))
     with _lock:
-        for layer, convolve in layers:
+        layers = list(_layers(model))
+        for layer in layers:
             # Keras' way to another convolution is to override this method.
             # Put among the instance's own attributes it hides the class's,
             # and Keras does not take it for a part of the layer.
-            vars(layer)["convolution_op"] = convolve
+            vars(layer)["convolution_op"] = partial(
+                _convolved, padding=layer.padding.upper()
+            )
             _users[id(layer)] += 1
     try:
         yield
     finally:
         with _lock:
-            for layer, _ in layers:
+            for layer in layers:
                 _users[id(layer)] -= 1
                 if not _users[id(layer)]:
                     del vars(layer)["convolution_op"], _users[id(layer)]
 
 
-def _quicker(model: keras.Model) -> Iterator[tuple[Any, Callable]]:
-    """Yields layers, each with what computes its convolution instead."""
-    kinds = {device.device_type for device in tf.config.list_physical_devices()}
+def _layers(model: keras.Model) -> Iterator[keras.layers.Conv2D]:
+    """Yields the layers, each once, whose gradients can be quicker."""
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
     if kinds != {"CPU"}:
         return
     for layer in model._flatten_layers():
         if type(layer) is keras.layers.Conv2D and _is_plain(layer):
-            yield layer, partial(_convolved, padding=layer.padding.upper())
+            yield layer
 
 
 def _is_plain(layer: keras.layers.Conv2D) -> bool:
+    # What somebody else put into the place of the method stays there.
+    is_own = "convolution_op" not in vars(layer) or id(layer) in _users
     return (
-        layer.built
+        is_own
+        and layer.built
         and layer.kernel.shape[2] in _BLOCKS
+        and min(layer.kernel_size) >= _SMALLEST
         and layer.padding in ("valid", "same")
         and layer.data_format == "channels_last"
         and layer.groups == 1
@@ -135,18 +144,26 @@ def _for_images(
         for i in range(block)
         for j in range(block)
     ]
-    height, width = tf.unstack(tf.shape(images)[1:3])
+    sides = [
+        known or size
+        for known, size in zip(
+            images.shape[1:3], tf.unstack(tf.shape(images)[1:3]), strict=True
+        )
+    ]
     around = [
         _zeros_around(side, size, block, padding)
-        for side, size in zip((height, width), kernel.shape[:2], strict=True)
+        for side, size in zip(sides, kernel.shape[:2], strict=True)
     ]
     padded = tf.pad(upstream, [[0, 0], *around, [0, 0]])
     blocks = tf.nn.conv2d(padded, tf.concat(moved, -1), block, "VALID")
-    return tf.nn.depth_to_space(blocks, block)[:, :height, :width]
+    whole = tf.nn.depth_to_space(blocks, block)
+    found = whole[:, : sides[0], : sides[1]]
+    # What carries it through a loop needs all that was known of the images.
+    return tf.ensure_shape(found, images.shape)
 
 
 def _zeros_around(
-    side: tf.Tensor, kernel: int, block: int, padding: str
+    side: Any, kernel: int, block: int, padding: str
 ) -> list[Any]:
     """Returns how many zeros stand before and after, for whole blocks."""
     # How far a "same" convolution reaches out of the image, and the size of

@@ -47,7 +47,7 @@ METHODS = (
 
 # How much of the papers' schedule and of their certification is done.
 BUDGETS: dict[str, dict[str, Any]] = {
-    "paper": {"share": 1.0, "skip": 10, "n": 100_000},
+    "paper": {"share": 1.0, "skip": 10, "n": published.AUTHORS_N},
     "short": {"share": 0.1, "skip": 20, "n": 10_000},
 }
 
@@ -55,7 +55,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
 # them one more of this, as long as they are.
 ABLATED = "smoothmix_T1"
 BASE = "base"
-_ABLATIONS = "ablations/"
+_ABLATION_FOLDER = "ablations/"
 
 TEST_IMAGES = 10_000
 
@@ -100,7 +100,7 @@ def ablation(name: str) -> str:
     'ablations/eta_4'
     """
     known = (BASE, *published.ABLATIONS)
-    return f"{_ABLATIONS}{check_choice('ablation', name, known)}"
+    return f"{_ABLATION_FOLDER}{check_choice('ablation', name, known)}"
 
 
 def method_of(run: str) -> str:
@@ -115,7 +115,7 @@ def method_of(run: str) -> str:
     >>> method_of("macer"), method_of("ablations/eta_4")
     ('macer', 'smoothmix_T1')
     """
-    return ABLATED if run.startswith(_ABLATIONS) else run
+    return ABLATED if run.startswith(_ABLATION_FOLDER) else run
 
 
 def changes_of(run: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def changes_of(run: str) -> dict[str, Any]:
     >>> changes_of("ablations/eta_4"), changes_of("ablations/base")
     ({'eta': 4.0}, {})
     """
-    return published.ABLATIONS.get(run.removeprefix(_ABLATIONS), {})
+    return published.ABLATIONS.get(run.removeprefix(_ABLATION_FOLDER), {})
 
 
 def recipe_of(

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from rs_keras.comparison import Comparison
 from rs_keras.comparison import compare_acr
@@ -30,13 +29,39 @@ _FEWEST = 100
 AGAINST = "against_authors.json"
 
 
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two runs, and what the papers publish of them.
+
+    Attributes:
+        first: The run to compare with.
+        second: The other.
+        published: How much larger the second's ACR is in the papers.
+        seeds: What two training seeds can make.
+        found: The second against the first.
+        holds: True, False, or None where it is not told; see `pair`.
+    """
+
+    first: Run
+    second: Run
+    published: float
+    seeds: float
+    found: Comparison
+    holds: bool | None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether both runs' schedules and n are the papers'."""
+        return self.first.is_full and self.second.is_full
+
+
 def against_authors(run: Run, references: str | Path) -> Comparison | None:
     """Compares a run's plain log with the authors', image by image.
 
     The result is kept in the run's folder, for the tables.
 
     Args:
-        run: Of a method.
+        run: The authors have logs of methods.
         references: As `folder` in `reference_log`.
 
     Returns:
@@ -71,14 +96,14 @@ def compare(first: CertificationLog, second: CertificationLog) -> Comparison:
     return compare_acr(only(first, second.idx), only(second, first.idx))
 
 
-def order(runs: Iterable[Run]) -> list[dict[str, Any]]:
+def order(runs: Iterable[Run]) -> list[Pair]:
     """Compares the methods, two by two.
 
     Args:
         runs: Of methods, of one sigma.
 
     Returns:
-        As `pair`, of all that have a published ACR, have as much of their
+        Those of all that have a published ACR, have as much of their
         schedules behind them, and the same n; the lower one first.
     """
     listed = [run for run in runs if run.name in PUBLISHED.get(run.sigma, {})]
@@ -93,14 +118,11 @@ def _published(run: Run) -> float:
     return PUBLISHED[run.sigma][run.name]
 
 
-def ablations(runs: Iterable[Run]) -> list[dict[str, Any]]:
+def ablations(runs: Iterable[Run]) -> list[Pair]:
     """Compares the ablations, where two are there that are equally long.
 
     Args:
         runs: Ablations, and the method that they change.
-
-    Returns:
-        As `pair`.
     """
     here = {run.name: run for run in runs}
     found = []
@@ -110,15 +132,15 @@ def ablations(runs: Iterable[Run]) -> list[dict[str, Any]]:
         # In full, the base is a method of the table.
         names += [ABLATED] if claim.first == BASE else []
         firsts = [here[name] for name in names if name in here]
-        alike = [
-            run for run in firsts if second and run.epochs == second.epochs
-        ]
-        if second and alike:
+        if second is None or not firsts:
+            continue
+        alike = [run for run in firsts if run.extent == second.extent]
+        if alike:
             found.append(pair(alike[0], second, claim.published))
     return found
 
 
-def pair(first: Run, second: Run, published: float) -> dict[str, Any]:
+def pair(first: Run, second: Run, published: float) -> Pair:
     """Says whether what the papers publish of two runs holds here.
 
     A difference of more than two training seeds can make (`seeds`) holds if
@@ -133,25 +155,13 @@ def pair(first: Run, second: Run, published: float) -> dict[str, Any]:
         first: The run to compare with.
         second: The other.
         published: How much larger the second's ACR is in the papers.
-
-    Returns:
-        runs (two), published, seeds (what they can make), found (a
-        `Comparison`), holds (True, False, or None where it is not told).
     """
     found = compare(first.plain, second.plain)
     told = first.extent == second.extent and found.examples >= _FEWEST
     by_seeds = seeds(first.sigma, method_of(first.name), method_of(second.name))
-    return {
-        "runs": (first, second),
-        "published": published,
-        "seeds": by_seeds,
-        "found": found,
-        "holds": (
-            _verdict(found, published, by_seeds, EQUAL * first.sigma)
-            if told
-            else None
-        ),
-    }
+    equal = EQUAL * first.sigma
+    holds = _verdict(found, published, by_seeds, equal) if told else None
+    return Pair(first, second, published, by_seeds, found, holds)
 
 
 def _verdict(

@@ -29,18 +29,17 @@ class Run:
         sigma: Of the noise.
         folder: Where it is.
         recipe: What was trained.
-        of: How many epochs the papers' schedule has.
-        plain: The log of the papers' bound, by the run's name; it may be one
-            that was stopped.
+        full_epochs: Of the papers' schedule.
+        plain: The log of the papers' bound; it may be one that was stopped.
         runner_up: The log that bounds the second class, too, of the same
-            images.
+            images. Both logs have the run's name.
     """
 
     name: str
     sigma: float
     folder: Path
     recipe: Recipe
-    of: int
+    full_epochs: int
     plain: CertificationLog
     runner_up: CertificationLog
 
@@ -51,7 +50,7 @@ class Run:
 
     @property
     def epochs(self) -> int:
-        """How many it had."""
+        """Those of its recipe."""
         return self.recipe.epochs
 
     @property
@@ -62,7 +61,7 @@ class Run:
     @property
     def extent(self) -> tuple[float, int]:
         """How much of its schedule it has, and n: runs alike in it compare."""
-        return self.epochs / self.of, self.n
+        return self.epochs / self.full_epochs, self.n
 
     @property
     def is_full(self) -> bool:
@@ -88,13 +87,12 @@ def read(root: str | Path, sigma: float, name: str) -> Run | None:
         sigma=sigma,
         folder=folder,
         recipe=recipes.load(path),
-        of=recipe_of(name, sigma).epochs,
-        plain=replace(logs["plain"], name=folder.name),
-        runner_up=logs["runner_up"],
+        full_epochs=recipe_of(name, sigma).epochs,
+        **{form: replace(log, name=folder.name) for form, log in logs.items()},
     )
 
 
-def methods(root: str | Path, sigma: float) -> list[Run]:
+def read_methods(root: str | Path, sigma: float) -> list[Run]:
     """Reads the runs of methods, in the papers' order, then all others.
 
     Args:
@@ -108,8 +106,8 @@ def methods(root: str | Path, sigma: float) -> list[Run]:
     return list(_read(root, sigma, names))
 
 
-def ablations(root: str | Path, sigma: float) -> list[Run]:
-    """Reads the ablations, and what they differ from; the paper's are at 1.0.
+def read_ablations(root: str | Path, sigma: float) -> list[Run]:
+    """Reads the ablations, and `BASE`; the paper's are at sigma 1.0.
 
     Args:
         root: The results folder.

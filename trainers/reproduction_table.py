@@ -1,6 +1,7 @@
 """The results folder of `rs-keras reproduce`, as tables beside the papers'."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,14 @@ from rs_keras.log import CertificationLog
 from rs_keras.trainers import reproduction_pairs as pairs
 from rs_keras.trainers.reproduction import TEST_IMAGES
 from rs_keras.trainers.reproduction_pairs import AGAINST
+from rs_keras.trainers.reproduction_pairs import Pair
+from rs_keras.trainers.reproduction_published import AUTHORS_N
 from rs_keras.trainers.reproduction_published import AUTHORS_VOTES
 from rs_keras.trainers.reproduction_published import EQUAL
 from rs_keras.trainers.reproduction_published import PUBLISHED
 from rs_keras.trainers.reproduction_runs import Run
-from rs_keras.trainers.reproduction_runs import ablations
-from rs_keras.trainers.reproduction_runs import methods
+from rs_keras.trainers.reproduction_runs import read_ablations
+from rs_keras.trainers.reproduction_runs import read_methods
 
 _TITLE = "# Results on MNIST"
 
@@ -36,47 +39,19 @@ _RULE = (
 )
 _IN_PART = (
     " Runs that had a part of their schedules, each pair the same part, or "
-    "fewer draws than the papers' 100,000, which bound large radii lower. The "
-    "papers publish nothing of such runs: what differs in full may not yet."
+    f"fewer draws than the papers' {AUTHORS_N:,}, which bound large radii "
+    "lower. The papers publish nothing of such runs: what differs in full may "
+    "not yet."
 )
 _WORDS = {
     True: {True: "yes", False: "no", None: "not told"},
     False: {True: "as published", False: "reversed", None: "not told"},
 }
-_ABLATIONS = (
+_ABLATIONS_INTRO = (
     "SmoothMix with (alpha, T) = (8, 1), eta = 1 and m = 4 (`base`; in full, "
     "`smoothmix_T1`), and one change: eta, m, or T at alpha T = 8. The paper "
     "varies eta and m at T = 8."
 )
-
-
-def row_of(run: Run) -> dict[str, Any]:
-    """Returns what the table shows of a run.
-
-    Args:
-        run: That was read.
-
-    Returns:
-        method, epochs, of (the recipe's epochs), examples, whole (as many as
-        a log has in the end), n, acr (plain), error (its standard error),
-        runner_up (its ACR), published (or None), against (what
-        `against_authors` kept, or None).
-    """
-    plain = run.plain
-    radii = plain.radius * plain.correct
-    return {
-        "method": run.label,
-        "epochs": run.epochs,
-        "of": run.of,
-        "examples": len(plain),
-        "whole": len(range(0, TEST_IMAGES, plain.settings["skip"])),
-        "n": run.n,
-        "acr": plain.acr(),
-        "error": float(np.std(radii) / np.sqrt(max(1, len(plain) - 1))),
-        "runner_up": run.runner_up.acr(),
-        "published": PUBLISHED.get(run.sigma, {}).get(run.name),
-        "against": _against(run.folder / AGAINST, plain),
-    }
 
 
 def _against(path: Path, plain: CertificationLog) -> dict[str, Any] | None:
@@ -86,21 +61,11 @@ def _against(path: Path, plain: CertificationLog) -> dict[str, Any] | None:
     return kept if of == (len(plain), plain.settings.get("model")) else None
 
 
-def table(rows: Iterable[dict[str, Any]]) -> str:
-    """Lays rows, each of `row_of`, out as Markdown.
+def table(runs: Iterable[Run]) -> str:
+    """Lays runs out as Markdown, beside what the papers publish of them.
 
     Args:
-        rows: In the order of the table.
-
-    Example:
-
-    >>> from rs_keras.trainers.reproduction_table import table
-    >>> print(table([{"method": "gaussian", "epochs": 90, "of": 90,
-    ...               "examples": 640, "whole": 1000, "n": 100_000,
-    ...               "acr": 1.625, "error": 0.028, "runner_up": 1.631,
-    ...               "published": 1.62,
-    ...               "against": None}]).splitlines()[2][:60])
-    | gaussian | 90 of 90 | 640 of 1,000 | 100,000 | 1.625 ± 0.0
+        runs: In the order of the table.
     """
     lines = [
         "| method | epochs | test images | n | ACR | published | "
@@ -108,19 +73,27 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
         "ACR, runner-up bound |",
         f"|{' --- |' * 9}",
     ]
-    for row in rows:
+    for run in runs:
+        whole = len(range(0, TEST_IMAGES, run.plain.settings["skip"]))
+        published = PUBLISHED.get(run.sigma, {}).get(run.name)
         cells = [
-            row["method"],
-            f"{row['epochs']} of {row['of']}",
-            f"{row['examples']:,} of {row['whole']:,}",
-            f"{row['n']:,}",
-            f"{row['acr']:.3f} ± {row['error']:.3f}",
-            "-" if row["published"] is None else f"{row['published']:.3f}",
-            *_against_cells(row["against"]),
-            f"{row['runner_up']:.3f}",
+            run.label,
+            f"{run.epochs} of {run.full_epochs}",
+            f"{len(run.plain):,} of {whole:,}",
+            f"{run.n:,}",
+            f"{run.plain.acr():.3f} ± {_standard_error(run.plain):.3f}",
+            "-" if published is None else f"{published:.3f}",
+            *_against_cells(_against(run.folder / AGAINST, run.plain)),
+            f"{run.runner_up.acr():.3f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _standard_error(log: CertificationLog) -> float:
+    """Of the ACR, by the choice of images."""
+    radii = log.radius * log.correct
+    return float(np.std(radii) / np.sqrt(max(1, len(log) - 1)))
 
 
 def _against_cells(against: dict[str, Any] | None) -> tuple[str, str]:
@@ -136,49 +109,40 @@ def _difference(value: float, low: float, high: float) -> str:
     return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def pairs_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Lays the rows of `reproduction_pairs` out as Markdown.
+def pairs_table(found: Iterable[Pair]) -> str:
+    """Lays pairs of runs out as Markdown.
 
     Args:
-        rows: Of `order` or `ablations`.
+        found: Of `reproduction_pairs.order` or `ablations`.
     """
     lines = [
         "| second against first | epochs | test images | n | published | "
         "seeds | difference, 95 % | holds |",
         f"|{' --- |' * 8}",
     ]
-    for row in rows:
-        first, second = row["runs"]
-        found = row["found"]
+    for pair in found:
+        both = pair.second, pair.first
+        comparison = pair.found
         cells = [
-            f"{second.label} against {first.label}",
-            _once(f"{run.epochs} of {run.of}" for run in (second, first)),
-            f"{found.examples:,}",
-            _once(f"{run.n:,}" for run in (second, first)),
-            f"{row['published']:+.3f}",
-            f"{row['seeds']:.3f}",
-            _difference(found.difference, found.low, found.high),
-            _word(row),
+            " against ".join(run.label for run in both),
+            _once(f"{run.epochs} of {run.full_epochs}" for run in both),
+            f"{comparison.examples:,}",
+            _once(f"{run.n:,}" for run in both),
+            f"{pair.published:+.3f}",
+            f"{pair.seeds:.3f}",
+            _difference(comparison.difference, comparison.low, comparison.high),
+            _WORDS[pair.is_full][pair.holds],
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _word(row: dict[str, Any]) -> str:
-    return _WORDS[_is_full(row)][row["holds"]]
-
-
-def _is_full(row: dict[str, Any]) -> bool:
-    return all(run.is_full for run in row["runs"])
-
-
-def _summary(rows: Sequence[dict[str, Any]]) -> str:
-    """How many pairs hold, do not, and are not told."""
-    counts = {word: 0 for word in _WORDS[_is_full(rows[0])].values()}
-    for row in rows:
-        counts[_word(row)] += 1
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
-    return f"{len(rows)} pair{'s' * (len(rows) > 1)}: {told}."
+def _summary(found: Sequence[Pair]) -> str:
+    """How many pairs hold, do not, and are not told; all full, or none."""
+    counts = Counter(pair.holds for pair in found)
+    words = _WORDS[found[0].is_full].items()
+    told = ", ".join(f"{counts[holds]} {word}" for holds, word in words)
+    return f"{len(found)} pair{'s' * (len(found) > 1)}: {told}."
 
 
 def _once(words: Iterable[str]) -> str:
@@ -263,24 +227,26 @@ def tables(root: str | Path, sigma: float) -> list[str]:
         root: The results folder.
         sigma: Of the noise.
     """
-    runs = methods(root, sigma)
+    runs = read_methods(root, sigma)
     order = pairs.order(runs)
-    changed = pairs.ablations([*ablations(root, sigma), *runs])
+    changed = pairs.ablations([*read_ablations(root, sigma), *runs])
     parts = []
     if runs:
-        parts += [table([row_of(run) for run in runs]), *_votes(runs)]
+        parts += [table(runs), *_votes(runs)]
     parts += _pairs("Order of the methods", "", order)
-    parts += _pairs("Ablations", f" {_ABLATIONS}", changed)
-    compared = {run.name: run for row in changed for run in row["runs"]}
-    if compared:
-        parts.append(table([row_of(run) for run in compared.values()]))
+    parts += _pairs("Ablations", f" {_ABLATIONS_INTRO}", changed)
+    if changed:
+        compared = [
+            run for pair in changed for run in (pair.first, pair.second)
+        ]
+        parts.append(table({run.name: run for run in compared}.values()))
     if order or changed:
         parts.append(_RULE)
     return parts
 
 
 def _votes(runs: Iterable[Run]) -> list[str]:
-    """What a training had fewer of than the papers'."""
+    """Which trainings had not as many as the papers'."""
     votes = {run.label: run.recipe.teacher.get("n") for run in runs}
     return [
         f"The soft labels of `{name}` are of {count:,} votes an image, the "
@@ -290,18 +256,18 @@ def _votes(runs: Iterable[Run]) -> list[str]:
     ]
 
 
-def _pairs(title: str, intro: str, rows: list[dict[str, Any]]) -> list[str]:
+def _pairs(title: str, intro: str, found: Sequence[Pair]) -> list[str]:
     """A section a kind of pair: of whole runs, and of parts of them."""
     parts = []
     for is_full, more, note in (
         (True, "", ""),
         (False, ", in part", _IN_PART),
     ):
-        found = [row for row in rows if _is_full(row) is is_full]
-        if found:
+        kind = [pair for pair in found if pair.is_full is is_full]
+        if kind:
             parts += [
                 f"### {title}{more}",
-                f"{_summary(found)}{intro}{note}",
-                pairs_table(found),
+                f"{_summary(kind)}{intro}{note}",
+                pairs_table(kind),
             ]
     return parts

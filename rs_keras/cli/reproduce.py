@@ -107,8 +107,10 @@ def _compare(args: argparse.Namespace, name: str) -> None:
     from rs_keras.trainers import reproduction_pairs
     from rs_keras.trainers import reproduction_runs
 
+    if not args.references:
+        return
     run = reproduction_runs.read(args.out, args.sigma, name)
-    if args.references and run:
+    if run:
         reproduction_pairs.against_authors(run, args.references)
 
 
