@@ -390,6 +390,16 @@ def test_touch_draws(opened):
     assert canvas(page, "#seen").max() > 200
 
 
+def test_a_press_draws_a_round_dot(page):
+    draw(page, [(0.5, 0.5)])
+    ink = canvas(page, "#pad") > 127
+    down, across = np.nonzero(ink)
+    # The middle, and the brush's width both ways.
+    assert np.ptp(down) == pytest.approx(np.ptp(across), abs=2)
+    assert down.mean() == pytest.approx(ink.shape[0] / 2, abs=2)
+    assert ink.mean() == pytest.approx(np.pi * 0.041**2, rel=0.2)
+
+
 def test_controls_have_names(page):
     seven(page)
     certify(page)

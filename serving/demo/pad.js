@@ -29,6 +29,7 @@ export class Pad {
     this.context.fillStyle = "#000";
     this.context.fillRect(0, 0, width, height);
     Object.assign(this.context, {
+      fillStyle: "#fff",
       strokeStyle: "#fff",
       lineCap: "round",
       lineJoin: "round",
@@ -53,7 +54,7 @@ export class Pad {
     // A picture is not drawn upon: a line begins a drawing.
     if (this.picture) this.clear();
     this.last = this.place(event);
-    this.line([this.last, this.last]);
+    this.dot(this.last);
     this.changed();
   }
 
@@ -65,6 +66,15 @@ export class Pad {
     this.line([this.last, ...points]);
     this.last = points.at(-1);
     this.changed();
+  }
+
+  // Not every browser draws a line without length.
+  dot([x, y]) {
+    const side = this.canvas.width;
+    this.empty = false;
+    this.context.beginPath();
+    this.context.arc(x * side, y * side, BRUSH * side / 2, 0, 2 * Math.PI);
+    this.context.fill();
   }
 
   line(points) {
