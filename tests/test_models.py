@@ -162,6 +162,39 @@ def test_normalisation_is_the_first_layer(resnet20):
     np.testing.assert_allclose(layer(images), expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16"])
+def test_lenets_relu_may_follow_the_pool(name, policy):
+    """Values and gradients of the textbook's order, to the bit."""
+    policy(name)
+    model = models.lenet()
+    layers = [
+        keras.layers.Conv2D(20, 5, activation="relu"),
+        keras.layers.MaxPooling2D(),
+        keras.layers.Conv2D(50, 5, activation="relu"),
+        keras.layers.MaxPooling2D(),
+        keras.layers.Flatten(),
+        keras.layers.Dense(500, activation="relu"),
+        keras.layers.Dense(10, dtype="float32"),
+    ]
+    textbook = keras.Sequential([keras.Input((28, 28, 1)), *layers])
+    textbook.set_weights(model.get_weights())
+    images = tf.constant(images_like(model))
+
+    @tf.function
+    def values_and_gradients(network):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            logits = network(images, training=True)
+            loss = tf.reduce_sum(tf.nn.softmax(logits)[:, 3])
+        weights = [weight.value for weight in network.trainable_variables]
+        return [logits, *tape.gradient(loss, [images, *weights])]
+
+    found = zip(*map(values_and_gradients, (model, textbook)), strict=True)
+    for ours, theirs in found:
+        assert np.abs(ours).max() > 0
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_lenet_takes_images_as_they_are_unless_told():
     assert isinstance(models.lenet().layers[1], keras.layers.Conv2D)
     normalised = models.lenet(mean=[0.5], std=[0.25])
