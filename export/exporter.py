@@ -168,7 +168,7 @@ def _metadata(
         "tensorflow": tf.__version__,
         "sigma": certifier.sigma,
         "noise": certifier.noise,
-        "dtype": certifier.dtype or "float32",
+        "dtype": certifier.dtype,
         "bound": "clopper_pearson",
         "num_classes": sampler.num_classes,
         "image": {

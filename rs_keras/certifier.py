@@ -61,9 +61,10 @@ class Certifier(SmoothedClassifier):
             radius around the rounded image), or "grid-strict" (the same from
             float64 normals, at about twice the cost, with a distance from the
             ideal normal near 1e-15; images off the grid are refused).
-        dtype: "bfloat16" (or "float16") computes a Keras model in that type.
-            The certificate is then about the model so computed, which is
-            another classifier than the float32 one.
+        dtype: "float32", "bfloat16" or "float16" computes a Keras model in
+            that type; None in the one that it was made for. The certificate is
+            about the model so computed, which in bfloat16 is another
+            classifier than in float32; `settings` and `statement()` say which.
         key: Of `seed="keyed"`: the secret (bytes) or the name of a file that
             holds it; the environment variable RS_KERAS_SEED_KEY when None.
 
@@ -313,7 +314,7 @@ class Certifier(SmoothedClassifier):
             n_max,
             runner_up,
             self.noise,
-            self.dtype or "float32",
+            self.dtype,
         )
 
     def max_possible_radius(
@@ -364,7 +365,7 @@ class Certifier(SmoothedClassifier):
             {
                 "sigma": self.sigma,
                 "noise": self.noise,
-                "dtype": self.dtype or "float32",
+                "dtype": self.dtype,
             },
             n0,
             n,

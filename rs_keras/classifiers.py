@@ -18,14 +18,15 @@ def as_logits(model: Any, dtype: str | None = None) -> Logits:
         model: A Keras model, a loaded SavedModel, or a callable made of
             TensorFlow operations; from images [m, H, W, C] to logits
             [m, num_classes].
-        dtype: "bfloat16" or "float16" computes a Keras model in that type.
-            The result is a copy: training the model on does not reach it.
+        dtype: "float32", "bfloat16" or "float16" computes a Keras model in
+            that type, whichever it was made for. The result is a copy:
+            training the model on does not reach it.
 
     Raises:
         ValueError: If `model` cannot be called or cannot take `dtype`.
     """
     if isinstance(model, keras.Model):
-        keras_model = _computing_in(model, dtype) if dtype else model
+        keras_model = computing_in(model, dtype) if dtype else model
         return lambda images: keras_model(images, training=False)
     if dtype:
         raise ValueError(
@@ -92,11 +93,66 @@ def network_of(model: Any) -> Any:
     return model.model if hasattr(model, "losses_of") else model
 
 
-def _computing_in(model: keras.Model, dtype: str) -> keras.Model:
-    """Returns a copy of a model whose layers compute in `dtype`."""
-    if dtype not in ("bfloat16", "float16"):
+def compute_dtype(model: Any) -> str:
+    """Returns the type that a model computes in: that of its narrowest layer.
+
+    Args:
+        model: As in `as_logits`. What is no Keras model does not tell, and is
+            taken to compute in float32, the type of the images.
+
+    Returns:
+        Such as "float32"; "bfloat16" for a model of the policy
+        "mixed_bfloat16", whose logits are float32 all the same.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras.classifiers import compute_dtype
+    >>> layers = [keras.Input([4, 4, 1]), keras.layers.Flatten(),
+    ...           keras.layers.Dense(4, dtype="mixed_bfloat16"),
+    ...           keras.layers.Dense(2, dtype="float32")]
+    >>> compute_dtype(keras.Sequential(layers))
+    'bfloat16'
+    """
+    network = network_of(model)
+    if not isinstance(network, keras.Model):
+        return "float32"
+    found = {
+        layer.compute_dtype
+        for layer in network._flatten_layers(include_self=False)
+        if not isinstance(layer, keras.Model | keras.layers.InputLayer)
+    }
+    floating = [tf.as_dtype(name) for name in found if "float" in name]
+    return min(floating, key=lambda dtype: dtype.size, default=tf.float32).name
+
+
+def computing_in(model: keras.Model, dtype: str) -> keras.Model:
+    """Returns a copy of a model whose layers compute in `dtype`.
+
+    Args:
+        model: A Sequential or Functional model, or a trainer of one.
+        dtype: "float32", "bfloat16" or "float16".
+
+    Raises:
+        ValueError: For another type or model.
+
+    Example:
+
+    >>> from rs_keras import models
+    >>> from rs_keras.classifiers import compute_dtype
+    >>> from rs_keras.classifiers import computing_in
+    >>> short = computing_in(models.lenet(), "bfloat16")
+    >>> compute_dtype(short), compute_dtype(computing_in(short, "float32"))
+    ('bfloat16', 'float32')
+    """
+    policies = {
+        "float32": "float32",
+        "bfloat16": "mixed_bfloat16",
+        "float16": "mixed_float16",
+    }
+    if dtype not in policies:
         raise ValueError(
-            "`dtype` must be None, 'bfloat16' or 'float16'. "
+            "`dtype` must be None, 'float32', 'bfloat16' or 'float16'. "
             f"Received: dtype={dtype!r}"
         )
     network = network_of(model)
@@ -104,7 +160,7 @@ def _computing_in(model: keras.Model, dtype: str) -> keras.Model:
     def recast(layer: keras.Layer) -> keras.Layer:
         config = layer.get_config()
         if "dtype" in config and not isinstance(layer, keras.layers.InputLayer):
-            config["dtype"] = f"mixed_{dtype}"
+            config["dtype"] = policies[dtype]
         return layer.__class__.from_config(config)
 
     try:

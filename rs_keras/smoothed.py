@@ -15,6 +15,7 @@ from rs_keras.checks import check_count
 from rs_keras.checks import check_images
 from rs_keras.checks import check_positive
 from rs_keras.classifiers import as_logits
+from rs_keras.classifiers import compute_dtype
 from rs_keras.classifiers import count_classes
 from rs_keras.classifiers import image_shape
 from rs_keras.classifiers import probe
@@ -79,7 +80,7 @@ class SmoothedClassifier:
         self.batch_size = batch_size
         self.strategy = strategy
         self.noise = check_choice("noise", noise, NOISE_MODES)
-        self.dtype = dtype
+        self.dtype = dtype or compute_dtype(model)
         self._key = None if key is None else load_key(key)
         self._logits = as_logits(model, dtype)
         self._graphs: dict[tuple[int, ...], _Graphs] = {}

@@ -9,6 +9,7 @@ import tensorflow as tf
 from rs_keras import Certifier
 from rs_keras import noise
 from rs_keras import trainers
+from rs_keras.classifiers import compute_dtype
 from rs_keras.verdicts import decide_label
 from rs_keras.verdicts import vote_certificate
 
@@ -299,6 +300,71 @@ def test_bfloat16_is_another_classifier(model, images):
     assert 0 < np.abs(counts - exact).sum() < 0.05 * exact.sum()
     found = short.certify(images, n=100, seed=1)
     assert found.settings["dtype"] == "bfloat16"
+
+
+@pytest.fixture(scope="module")
+def halves():
+    """One network's weights in both types, as training leaves them."""
+    made = {}
+    for policy in ("float32", "mixed_bfloat16"):
+        layers = [
+            keras.layers.Conv2D(8, 3, activation="relu", dtype=policy),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, dtype="float32"),
+        ]
+        made[policy] = keras.Sequential([keras.Input((4, 4, 1)), *layers])
+    made["mixed_bfloat16"].set_weights(made["float32"].get_weights())
+    return made
+
+
+def test_a_half_precision_model_is_certified_as_what_it_is(halves, images):
+    """The statement must name the network that voted: not the float32 one."""
+    whole, half = (Certifier(model, sigma=0.5) for model in halves.values())
+    assert (whole.dtype, half.dtype) == ("float32", "bfloat16")
+    counts = half.sample(images, n=5_000)
+    assert (counts != whole.sample(images, n=5_000)).any()
+    found = half.certify(images, n=100, seed=1)
+    assert found.settings["dtype"] == "bfloat16"
+    assert "as computed in bfloat16" in found.statement()
+    decision = half.decide(images, radius=0.1, n_max=500, seed=1)
+    assert decision.settings["dtype"] == "bfloat16"
+
+
+def test_a_half_precision_model_can_be_certified_in_float32(halves, images):
+    half = halves["mixed_bfloat16"]
+    exact = Certifier(half, sigma=0.5, dtype="float32")
+    np.testing.assert_array_equal(
+        exact.sample(images, n=2_000),
+        Certifier(halves["float32"], sigma=0.5).sample(images, n=2_000),
+    )
+    found = exact.certify(images, n=100, seed=1)
+    assert found.settings["dtype"] == "float32"
+    assert "as computed in" not in found.statement()
+    # It is a copy: the model computes as before.
+    assert compute_dtype(half) == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("policies", "wanted"),
+    [
+        (["float32", "float32"], "float32"),
+        (["mixed_bfloat16", "float32"], "bfloat16"),
+        (["float32", "mixed_float16"], "float16"),
+        (["float64", "float64"], "float64"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_model_computes_in_its_narrowest_type(policies, wanted):
+    layers = [keras.layers.Dense(2, dtype=policy) for policy in policies]
+    nested = keras.Sequential([keras.Input((4,)), *layers])
+    assert compute_dtype(nested) == wanted
+    outer = keras.Sequential([keras.Input((2, 2, 1)), keras.layers.Flatten()])
+    outer.add(nested)
+    assert compute_dtype(outer) == min(wanted, "float32", key=SIZES.get)
+    assert compute_dtype(lambda x: x) == "float32"
+
+
+SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def test_uint8_images_are_divided(model):

@@ -14,6 +14,7 @@ import rs_keras
 from rs_keras import CertificationLog
 from rs_keras import Certifier
 from rs_keras import datasets
+from rs_keras.classifiers import computing_in
 from rs_keras.classifiers import fingerprint
 from rs_keras.cli import main
 from rs_keras.cli import make_parser
@@ -206,6 +207,11 @@ def test_a_card_tells_what_is_shorter_than_published(tiny, tmp_path):
         "1,000 votes an image (published: 10,000) of a Gaussian network, "
         "sigma 0.25, 20 epochs."
     ) in text
+    short = recipe.replace(dtype="mixed_bfloat16", **{"teacher.n": 1_000})
+    short.save(tmp_path / "recipe.json")
+    text = model_cards.card(known, tmp_path, fingerprint(tiny[0]))
+    assert "--epochs 20 --dtype mixed_bfloat16`" in text
+    assert "in mixed_bfloat16 (published: float32) of batch 64" in text
 
 
 ABLATED = [f"ablations/{name}" for name in published.ABLATIONS]
@@ -217,6 +223,7 @@ class Enough(Exception):
 
 LONG = ["--epochs", "20"]
 SHORT = ["--budget", "short"]
+QUICK = [*LONG, "--dtype", "mixed_bfloat16"]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +231,7 @@ SHORT = ["--budget", "short"]
     [
         *((run, LONG) for run in (*reproduction.METHODS, *ABLATED)),
         *((run, SHORT) for run in ("catrs", "ablations/base", ABLATED[0])),
+        *((run, QUICK) for run in ("macer", "catrs")),
     ],
 )
 def test_the_command_trains_what_the_table_tells(
@@ -258,12 +266,15 @@ def test_the_command_trains_what_the_table_tells(
     with pytest.raises(Enough):
         main(call)
     budget, epochs = ("short", None) if "short" in words else ("paper", 20)
-    wanted = reproduction.recipe_of(run, 1.0, budget, epochs)
+    dtype = "mixed_bfloat16" if "--dtype" in words else "float32"
+    wanted = reproduction.recipe_of(run, 1.0, budget, epochs, dtype=dtype)
+    assert wanted.dtype == dtype
     assert wanted.epochs < recipes.get("mnist", wanted.method, 1.0).epochs
     if wanted.teacher:
         teacher = trained[0]
         assert (teacher.method, teacher.sigma) == ("gaussian", 0.25)
         assert teacher.epochs == wanted.teacher["epochs"] == wanted.epochs
+        assert teacher.dtype == dtype
         assert votes == [(0.25, 1_000)]
         wanted = wanted.replace(**{"teacher.n": 1_000})
     assert dataclasses.replace(trained[-1], sources={}) == dataclasses.replace(
@@ -472,6 +483,43 @@ def test_fewer_votes_than_the_authors_are_told(votes, tmp_path):
     assert ("`catrs` are of 1,000 votes" in text) is (votes == 1_000)
 
 
+def test_a_training_in_another_type_is_told(tmp_path):
+    write_run(tmp_path, "gaussian", constant(0.5), 90)
+    folder = write_run(tmp_path, "catrs", constant(1.0), 150)
+    assert "in float32, too" not in reproduction_table.report(tmp_path)
+    recipe = reproduction.recipe_of("catrs", 1.0, dtype="mixed_bfloat16")
+    recipe.save(folder / "recipe.json")
+    text = reproduction_table.report(tmp_path)
+    wanted = "in mixed_bfloat16 (weights in float32), certified in float32: "
+    assert f"{wanted}`catrs`. All others" in text
+
+
+def test_what_was_trained_in_half_precision_is_certified_in_float32(
+    tiny, tmp_path, monkeypatch
+):
+    """The certificates are those of a network that has always been float32."""
+    exact, _ = tiny
+    whole = reproduction.certify(
+        exact, 1.0, tmp_path / "exact", "short", progress=False
+    )
+    recipe = reproduction.recipe_of(
+        "gaussian", 1.0, "short", dtype="mixed_bfloat16"
+    )
+    folder = reproduction.folder_of(tmp_path, 1.0, "gaussian")
+    folder.mkdir(parents=True)
+    computing_in(exact, "bfloat16").save(folder / "model.keras")
+    recipe.save(folder / "recipe.json")
+    (folder / "history.csv").write_text("epoch\n" + "0\n" * recipe.epochs)
+    words = ["--budget", "short", "--dtype", "mixed_bfloat16"]
+    call = ["reproduce", "mnist", "--methods", "gaussian", *words]
+    assert main([*call, "--out", str(tmp_path)]) == 0
+    for form, log in whole.items():
+        found = CertificationLog.read(folder / f"{form}.tsv")
+        np.testing.assert_array_equal(found.radius, log.radius)
+        assert found.settings == log.settings
+        assert found.settings["dtype"] == "float32"
+
+
 def test_a_method_that_the_table_does_not_have_gets_a_row(tmp_path):
     write_run(tmp_path, "macer_original", constant(1.0), 440)
     text = reproduction_table.report(tmp_path)
@@ -520,12 +568,13 @@ def no_training(monkeypatch):
     [
         (
             ["--epochs", "9"],
-            "120 images, 90 epochs. Asked for: 100,000 draws, 9",
+            "120 images, 90 epochs in float32. Asked for: 100,000 draws, 9",
         ),
+        (["--dtype", "mixed_bfloat16"], "draws, 90 epochs in mixed_bfloat16"),
         (["--budget", "short", "--epochs", "90"], "Asked for: 10,000 draws"),
         ([], "gaussian/model.keras must be there"),
     ],
-    ids=["length", "budget", "no model"],
+    ids=["length", "type", "budget", "no model"],
 )
 def test_results_are_not_trained_over(
     words, message, no_training, tmp_path, capsys

@@ -13,6 +13,7 @@ from typing import Any
 from rs_keras import CertificationLog
 from rs_keras.checkpoints import load_classifier
 from rs_keras.checks import check_choice
+from rs_keras.classifiers import computing_in
 from rs_keras.classifiers import fingerprint
 from rs_keras.files import written_whole
 from rs_keras.models import PRETRAINED
@@ -50,7 +51,7 @@ def publish(root: str | Path, name: str) -> Pretrained:
     """
     known = PRETRAINED[check_choice("name", name, PRETRAINED)]
     folder = reproduction.folder_of(root, known.sigma, known.method)
-    model = load_classifier(folder)
+    model = computing_in(load_classifier(folder), "float32")
     text = card(known, folder, fingerprint(model))
     with written_whole(known.weights) as part:
         model.save(part)
@@ -125,6 +126,9 @@ def _recipe(recipe: Recipe, method: str) -> str:
     if recipe.epochs != full.epochs:
         command += f" --epochs {recipe.epochs}"
         length += f" (published: {full.epochs})"
+    if recipe.dtype != full.dtype:
+        command += f" --dtype {recipe.dtype}"
+        length += f" in {recipe.dtype} (published: {full.dtype})"
     arguments = ", ".join(
         f"{key} = {value}"
         for key, value in recipe.trainer.items()

@@ -139,6 +139,7 @@ def recipe_of(
     budget: str = "paper",
     epochs: int | None = None,
     data_dir: str | Path | None = None,
+    dtype: str = "float32",
 ) -> Recipe:
     """Returns what a run trains.
 
@@ -148,6 +149,7 @@ def recipe_of(
         budget: One of `BUDGETS`: how much of the schedule is done.
         epochs: Instead of as many as the budget has.
         data_dir: As in `rs_keras.datasets.load`.
+        dtype: As in `Recipe`. The authors' is float32.
 
     Raises:
         ValueError: For an argument that is none.
@@ -165,7 +167,7 @@ def recipe_of(
         epochs = max(1, round(BUDGETS[budget]["share"] * recipe.epochs))
     if epochs != recipe.epochs:
         recipe = recipe.shortened(epochs)
-    return recipe.replace(**changes_of(run))
+    return recipe.replace(dtype=dtype, **changes_of(run))
 
 
 def is_trained(folder: str | Path, recipe: Recipe) -> bool:
@@ -228,8 +230,8 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
         raise ValueError(
             f"`--out` must be a folder without other results in {place}: "
             f"{found[0].settings.get('n'):,} draws for each of "
-            f"{len(found[0])} images, {_epochs(place)} epochs. Asked for: "
-            f"{n:,} draws, {recipe.epochs} epochs"
+            f"{len(found[0])} images, {_told(place)}. Asked for: "
+            f"{n:,} draws, {_length(recipe)}"
         )
     whole = len(range(0, TEST_IMAGES, skip))
     if all(len(log) == whole for log in found):
@@ -249,9 +251,13 @@ def _holds(place: Path, recipe: Recipe) -> bool:
     return path.is_file() and _alike(recipes.load(path), recipe)
 
 
-def _epochs(place: Path) -> int | str:
+def _told(place: Path) -> str:
     path = place / runs.RECIPE
-    return recipes.load(path).epochs if path.is_file() else "unknown"
+    return _length(recipes.load(path)) if path.is_file() else "unknown epochs"
+
+
+def _length(recipe: Recipe) -> str:
+    return f"{recipe.epochs} epochs in {recipe.dtype}"
 
 
 def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
@@ -349,7 +355,8 @@ def certify(
     """Certifies a classifier, both bounds from the same counts; resumes.
 
     Args:
-        model: From images to logits.
+        model: From images to logits; certified in the type that it computes
+            in, which both logs tell.
         sigma: Of the noise, > 0.
         folder: Where `plain.tsv` and `runner_up.tsv` go.
         budget: One of `BUDGETS`.

@@ -232,14 +232,15 @@ def tables(root: str | Path, sigma: float) -> list[str]:
     changed = pairs.ablations([*read_ablations(root, sigma), *runs])
     parts = []
     if runs:
-        parts += [table(runs), *_votes(runs)]
+        parts += [table(runs), *_votes(runs), *_types(runs)]
     parts += _pairs("Order of the methods", "", order)
     parts += _pairs("Ablations", f" {_ABLATIONS_INTRO}", changed)
     if changed:
         compared = [
             run for pair in changed for run in (pair.first, pair.second)
         ]
-        parts.append(table({run.name: run for run in compared}.values()))
+        shown = {run.name: run for run in compared}.values()
+        parts += [table(shown), *_types(shown)]
     if order or changed:
         parts.append(_RULE)
     return parts
@@ -253,6 +254,20 @@ def _votes(runs: Iterable[Run]) -> list[str]:
         f"authors' of {AUTHORS_VOTES:,}."
         for name, count in votes.items()
         if count not in (None, AUTHORS_VOTES)
+    ]
+
+
+def _types(runs: Iterable[Run]) -> list[str]:
+    """Which trainings did not compute as the papers' did."""
+    types: dict[str, list[str]] = {}
+    for run in runs:
+        if run.recipe.dtype != "float32":
+            types.setdefault(run.recipe.dtype, []).append(f"`{run.label}`")
+    return [
+        f"Trained in {dtype} (weights in float32), certified in float32: "
+        f"{', '.join(names)}. All others, as the authors', were trained in "
+        "float32, too."
+        for dtype, names in types.items()
     ]
 
 

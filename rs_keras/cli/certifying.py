@@ -107,7 +107,8 @@ def add_certifier_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        help="bfloat16 computes faster; the answer is then about that model",
+        help="float32, bfloat16 or float16, instead of the model's own; the "
+        "answer is about the model so computed, and bfloat16 may be faster",
     )
 
 
