@@ -1,6 +1,7 @@
 """Any classifier as a function from images to logits."""
 
 import hashlib
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rs_keras.checks import check_choice
 from rs_keras.sampling import Logits
 
 
@@ -18,21 +20,15 @@ def as_logits(model: Any, dtype: str | None = None) -> Logits:
         model: A Keras model, a loaded SavedModel, or a callable made of
             TensorFlow operations; from images [m, H, W, C] to logits
             [m, num_classes].
-        dtype: "float32", "bfloat16" or "float16" computes a Keras model in
-            that type, whichever it was made for. The result is a copy:
-            training the model on does not reach it.
+        dtype: See `computing_in`; None for the model as it is.
 
     Raises:
         ValueError: If `model` cannot be called or cannot take `dtype`.
     """
+    if dtype is not None:
+        model = computing_in(model, dtype)
     if isinstance(model, keras.Model):
-        keras_model = computing_in(model, dtype) if dtype else model
-        return lambda images: keras_model(images, training=False)
-    if dtype:
-        raise ValueError(
-            "`dtype` needs a Keras model, whose layers can be told to compute "
-            f"in it. Received: model of type {type(model).__name__}"
-        )
+        return lambda images: model(images, training=False)
     if callable(model):
         return lambda images: _only_output(model(images))
     if getattr(model, "signatures", None):
@@ -93,16 +89,27 @@ def network_of(model: Any) -> Any:
     return model.model if hasattr(model, "losses_of") else model
 
 
+# From narrow to wide; the two of 16 bits in an order, so that there is one.
+_TYPES = ("int4", "int8", "float8", "bfloat16", "float16", "float32", "float64")
+
+_POLICIES = {
+    "float32": "float32",
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+}
+
+
 def compute_dtype(model: Any) -> str:
     """Returns the type that a model computes in: that of its narrowest layer.
 
     Args:
-        model: As in `as_logits`. What is no Keras model does not tell, and is
-            taken to compute in float32, the type of the images.
+        model: As in `as_logits`. Functions and SavedModels do not tell, and
+            are taken to compute in float32, the type of the images.
 
     Returns:
         Such as "float32"; "bfloat16" for a model of the policy
-        "mixed_bfloat16", whose logits are float32 all the same.
+        "mixed_bfloat16", whose logits are float32 all the same; "int8" for one
+        that is quantised.
 
     Example:
 
@@ -114,27 +121,46 @@ def compute_dtype(model: Any) -> str:
     >>> compute_dtype(keras.Sequential(layers))
     'bfloat16'
     """
+
+    def width(name: str) -> tuple[int, str]:
+        return _TYPES.index(name) if name in _TYPES else -1, name
+
+    return min(_compute_dtypes(model), key=width, default="float32")
+
+
+def _compute_dtypes(model: Any) -> Iterator[str]:
     network = network_of(model)
     if not isinstance(network, keras.Model):
-        return "float32"
-    found = {
-        layer.compute_dtype
-        for layer in network._flatten_layers(include_self=False)
-        if not isinstance(layer, keras.Model | keras.layers.InputLayer)
-    }
-    floating = [tf.as_dtype(name) for name in found if "float" in name]
-    return min(floating, key=lambda dtype: dtype.size, default=tf.float32).name
+        for part in getattr(network, "parts", ()):
+            yield from _compute_dtypes(part)
+        return
+    for layer in network._flatten_layers():
+        # A Functional model hands on what it is given; others cast it first.
+        if isinstance(layer, keras.Model) and not layer._convert_input_args:
+            continue
+        if isinstance(layer, keras.layers.InputLayer):
+            continue
+        if layer.quantization_mode is not None:
+            yield layer.quantization_mode
+        elif "float" in layer.compute_dtype:
+            yield layer.compute_dtype
 
 
-def computing_in(model: keras.Model, dtype: str) -> keras.Model:
-    """Returns a copy of a model whose layers compute in `dtype`.
+def computing_in(model: Any, dtype: str) -> Any:
+    """Returns a model that computes in `dtype`, with the weights of another.
 
     Args:
-        model: A Sequential or Functional model, or a trainer of one.
+        model: A Sequential or Functional model, or a trainer of one. Any other
+            if it computes in `dtype` already.
         dtype: "float32", "bfloat16" or "float16".
 
+    Returns:
+        The model itself if `dtype` is its `compute_dtype`; otherwise a copy,
+        which training the model on does not reach. In a narrower type all
+        layers of the copy compute in it, the last one, too.
+
     Raises:
-        ValueError: For another type or model.
+        ValueError: For another type, or a model that cannot be copied so.
 
     Example:
 
@@ -145,35 +171,57 @@ def computing_in(model: keras.Model, dtype: str) -> keras.Model:
     >>> compute_dtype(short), compute_dtype(computing_in(short, "float32"))
     ('bfloat16', 'float32')
     """
-    policies = {
-        "float32": "float32",
-        "bfloat16": "mixed_bfloat16",
-        "float16": "mixed_float16",
-    }
-    if dtype not in policies:
-        raise ValueError(
-            "`dtype` must be None, 'float32', 'bfloat16' or 'float16'. "
-            f"Received: dtype={dtype!r}"
-        )
+    if dtype == compute_dtype(model):
+        return model
+    policy = _POLICIES[check_choice("dtype", dtype, _POLICIES)]
     network = network_of(model)
+    if not isinstance(network, keras.Model):
+        raise ValueError(
+            "`dtype` needs a Keras model, whose layers can be told to compute "
+            f"in it. Received: model of type {type(model).__name__}"
+        )
 
     def recast(layer: keras.Layer) -> keras.Layer:
-        config = layer.get_config()
-        if "dtype" in config and not isinstance(layer, keras.layers.InputLayer):
-            config["dtype"] = policies[dtype]
+        if isinstance(layer, keras.layers.InputLayer):
+            return layer.__class__.from_config(layer.get_config())
+        config = _with_policy(layer.get_config(), policy)
         return layer.__class__.from_config(config)
 
     try:
         copy = keras.models.clone_model(
             network, clone_function=recast, recursive=True
         )
-    except ValueError as error:
+        for layer in copy._flatten_layers():
+            if isinstance(layer, keras.Model):
+                layer.dtype_policy = policy
+        copy.set_weights(network.get_weights())
+    except (ValueError, TypeError, NotImplementedError) as error:
         raise ValueError(
             "`dtype` needs a Sequential or Functional model, whose layers can "
-            f"be cloned. Received: {type(network).__name__}"
+            f"be cloned. Received: {type(network).__name__}, which failed: "
+            f"{error}"
         ) from error
-    copy.set_weights(network.get_weights())
+    found = compute_dtype(copy)
+    if found != dtype:
+        raise ValueError(
+            f"`dtype` must be one that all layers can be told to compute in: "
+            f"some of {type(network).__name__} {network.name!r} compute in "
+            f"{found} by themselves. Received: dtype={dtype!r}"
+        )
     return copy
+
+
+def _with_policy(config: dict[str, Any], policy: str) -> dict[str, Any]:
+    """Returns a layer's configuration, and of layers in it, in a policy."""
+    changed = dict(config)
+    for key, value in config.items():
+        if key == "dtype":
+            changed[key] = policy
+        elif (
+            isinstance(value, dict) and value.get("class_name") != "InputLayer"
+        ):
+            changed[key] = _with_policy(value, policy)
+    return changed
 
 
 def count_classes(

@@ -10,6 +10,7 @@ from rs_keras.certificate import Certificate
 from rs_keras.certifier import Certifier
 from rs_keras.checks import check_images
 from rs_keras.checks import check_positive
+from rs_keras.classifiers import computing_in
 from rs_keras.data_dependent import SigmaOptimizer
 from rs_keras.data_dependent import check_sigmas
 from rs_keras.seeds import Seed
@@ -87,9 +88,15 @@ class DataDependentCertifier:
         **certifier_arguments: Any,
     ) -> None:
         self.sigma0 = check_positive("sigma0", sigma0)
-        self.optimizer = SigmaOptimizer(model, steps, num_noise, learning_rate)
         self._certifier = _AdjustableCertifier(
             model, sigma=sigma0, **certifier_arguments
+        )
+        # The sigma that is chosen is that of the network that is certified.
+        self.optimizer = SigmaOptimizer(
+            computing_in(model, self._certifier.dtype),
+            steps,
+            num_noise,
+            learning_rate,
         )
         self.model = model
         self._lock = threading.Lock()

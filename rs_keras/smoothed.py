@@ -80,7 +80,7 @@ class SmoothedClassifier:
         self.batch_size = batch_size
         self.strategy = strategy
         self.noise = check_choice("noise", noise, NOISE_MODES)
-        self.dtype = dtype or compute_dtype(model)
+        self.dtype = compute_dtype(model) if dtype is None else dtype
         self._key = None if key is None else load_key(key)
         self._logits = as_logits(model, dtype)
         self._graphs: dict[tuple[int, ...], _Graphs] = {}

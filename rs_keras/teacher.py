@@ -107,6 +107,7 @@ def smoothed_labels(
     if limit is not None:
         check_count("limit", limit)
     start = _start(dataset)
+    is_short = certifier.dtype != "float32"
     settings = json_values(
         {
             "sigma": certifier.sigma,
@@ -116,6 +117,8 @@ def smoothed_labels(
             "limit": limit,
             "first_image": digest(start),
             "model": fingerprint(model),
+            # Files from before this was told are of float32.
+            **({"dtype": certifier.dtype} if is_short else {}),
         }
     )
     if path is not None and Path(path).exists():

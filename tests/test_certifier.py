@@ -344,29 +344,6 @@ def test_a_half_precision_model_can_be_certified_in_float32(halves, images):
     assert compute_dtype(half) == "bfloat16"
 
 
-@pytest.mark.parametrize(
-    ("policies", "wanted"),
-    [
-        (["float32", "float32"], "float32"),
-        (["mixed_bfloat16", "float32"], "bfloat16"),
-        (["float32", "mixed_float16"], "float16"),
-        (["float64", "float64"], "float64"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_model_computes_in_its_narrowest_type(policies, wanted):
-    layers = [keras.layers.Dense(2, dtype=policy) for policy in policies]
-    nested = keras.Sequential([keras.Input((4,)), *layers])
-    assert compute_dtype(nested) == wanted
-    outer = keras.Sequential([keras.Input((2, 2, 1)), keras.layers.Flatten()])
-    outer.add(nested)
-    assert compute_dtype(outer) == min(wanted, "float32", key=SIZES.get)
-    assert compute_dtype(lambda x: x) == "float32"
-
-
-SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-
-
 def test_uint8_images_are_divided(model):
     eight = np.arange(32, dtype=np.uint8).reshape(2, 4, 4, 1) * 8
     np.testing.assert_array_equal(

@@ -484,14 +484,29 @@ def test_fewer_votes_than_the_authors_are_told(votes, tmp_path):
 
 
 def test_a_training_in_another_type_is_told(tmp_path):
+    """In its row, wherever that is shown, and beside the other of a pair."""
     write_run(tmp_path, "gaussian", constant(0.5), 90)
     folder = write_run(tmp_path, "catrs", constant(1.0), 150)
-    assert "in float32, too" not in reproduction_table.report(tmp_path)
+    assert "150, mixed" not in reproduction_table.report(tmp_path)
     recipe = reproduction.recipe_of("catrs", 1.0, dtype="mixed_bfloat16")
     recipe.save(folder / "recipe.json")
     text = reproduction_table.report(tmp_path)
-    wanted = "in mixed_bfloat16 (weights in float32), certified in float32: "
-    assert f"{wanted}`catrs`. All others" in text
+    assert "| catrs | 150 of 150, mixed_bfloat16 |" in text
+    assert "| gaussian | 90 of 90 |" in text
+    both = "150 of 150, mixed_bfloat16 and 90 of 90"
+    assert f"| catrs against gaussian | {both} |" in text
+
+
+def test_logs_of_another_type_are_not_added_to(tmp_path, capsys):
+    folder = write_run(tmp_path, "gaussian", constant(0.5), 90)
+    for path in folder.glob("*.tsv.json"):
+        settings = {**json.loads(path.read_text()), "dtype": "bfloat16"}
+        path.write_text(json.dumps(settings))
+    call = ["reproduce", "mnist", "--methods", "gaussian"]
+    assert main([*call, "--out", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "100,000 draws in bfloat16 for each of 120 images" in line
+    assert "Asked for: 100,000 draws in float32, 90 epochs in float32" in line
 
 
 def test_what_was_trained_in_half_precision_is_certified_in_float32(
@@ -568,9 +583,10 @@ def no_training(monkeypatch):
     [
         (
             ["--epochs", "9"],
-            "120 images, 90 epochs in float32. Asked for: 100,000 draws, 9",
+            "120 images, 90 epochs in float32. Asked for: 100,000 draws in "
+            "float32, 9 epochs",
         ),
-        (["--dtype", "mixed_bfloat16"], "draws, 90 epochs in mixed_bfloat16"),
+        (["--dtype", "mixed_bfloat16"], "float32, 90 epochs in mixed_bfloat16"),
         (["--budget", "short", "--epochs", "90"], "Asked for: 10,000 draws"),
         ([], "gaussian/model.keras must be there"),
     ],

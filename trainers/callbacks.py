@@ -38,7 +38,8 @@ class CertifyCallback(keras.callbacks.Callback):
     `mode="max"`.
 
     Image i is drawn with `fold_in(seed, i)` each time, so that epochs differ
-    by their weights alone; training is not touched. Between certifications the
+    by their weights alone; training is not touched. The network computes as it
+    does in training, such as in bfloat16. Between certifications the
     logs repeat the last values, because loggers and monitors want the same
     names in each epoch.
 

@@ -59,24 +59,26 @@ def quick_gradients(model: keras.Model) -> Iterator[None]:
     >>> gradients = [tape.gradient(out, images) for out in (usual, quick)]
     >>> np.testing.assert_allclose(*gradients, atol=1e-6)
     """
-    with _lock:
-        layers = list(_layers(model))
-        for layer in layers:
-            # Keras' way to another convolution is to override this method.
-            # Put among the instance's own attributes it hides the class's,
-            # and Keras does not take it for a part of the layer.
-            vars(layer)["convolution_op"] = partial(
-                _convolved, padding=layer.padding.upper()
-            )
-            _users[id(layer)] += 1
+    layers: list[keras.layers.Conv2D] = []
     try:
+        with _lock:
+            for layer in _layers(model):
+                # Keras' way to another convolution is to override this method.
+                # Put among the instance's own attributes it hides the class's,
+                # and Keras does not take it for a part of the layer.
+                layers.append(layer)
+                _users[id(layer)] += 1
+                vars(layer)["convolution_op"] = partial(
+                    _convolved, padding=layer.padding.upper()
+                )
         yield
     finally:
         with _lock:
             for layer in layers:
                 _users[id(layer)] -= 1
-                if not _users[id(layer)]:
-                    del vars(layer)["convolution_op"], _users[id(layer)]
+                if _users[id(layer)] < 1:
+                    vars(layer).pop("convolution_op", None)
+                    del _users[id(layer)]
 
 
 def _layers(model: keras.Model) -> Iterator[keras.layers.Conv2D]:

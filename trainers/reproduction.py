@@ -64,6 +64,9 @@ FORMS = {"plain": False, "runner_up": True}
 # The papers'.
 N0, ALPHA, SEED = 100, 0.001, 0
 
+# What all networks are certified in, whatever they were trained in.
+_DTYPE = "float32"
+
 _ORDER = Path(rs_keras.__file__).parent / "data" / "mnist_test_order.npz"
 
 
@@ -223,15 +226,21 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
         return False
     skip, n = BUDGETS[budget]["skip"], BUDGETS[budget]["n"]
     same = all(
-        (log.settings.get("skip"), log.settings.get("n")) == (skip, n)
+        (
+            log.settings.get("skip"),
+            log.settings.get("n"),
+            log.settings.get("dtype", _DTYPE),
+        )
+        == (skip, n, _DTYPE)
         for log in found
     )
     if not (same and _holds(place, recipe)):
         raise ValueError(
             f"`--out` must be a folder without other results in {place}: "
-            f"{found[0].settings.get('n'):,} draws for each of "
+            f"{found[0].settings.get('n'):,} draws in "
+            f"{found[0].settings.get('dtype', _DTYPE)} for each of "
             f"{len(found[0])} images, {_told(place)}. Asked for: "
-            f"{n:,} draws, {_length(recipe)}"
+            f"{n:,} draws in {_DTYPE}, {_length(recipe)}"
         )
     whole = len(range(0, TEST_IMAGES, skip))
     if all(len(log) == whole for log in found):
@@ -355,8 +364,7 @@ def certify(
     """Certifies a classifier, both bounds from the same counts; resumes.
 
     Args:
-        model: From images to logits; certified in the type that it computes
-            in, which both logs tell.
+        model: From images to logits; certified in float32.
         sigma: Of the noise, > 0.
         folder: Where `plain.tsv` and `runner_up.tsv` go.
         budget: One of `BUDGETS`.
@@ -372,7 +380,7 @@ def certify(
     """
     check_choice("budget", budget, BUDGETS)
     skip, n = BUDGETS[budget]["skip"], BUDGETS[budget]["n"]
-    certifier = Certifier(model, check_positive("sigma", sigma))
+    certifier = Certifier(model, check_positive("sigma", sigma), dtype=_DTYPE)
     paths = {form: Path(folder) / f"{form}.tsv" for form in FORMS}
     origin = {
         "dataset": "mnist/test, original order",

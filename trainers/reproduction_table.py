@@ -78,7 +78,7 @@ def table(runs: Iterable[Run]) -> str:
         published = PUBLISHED.get(run.sigma, {}).get(run.name)
         cells = [
             run.label,
-            f"{run.epochs} of {run.full_epochs}",
+            _length(run),
             f"{len(run.plain):,} of {whole:,}",
             f"{run.n:,}",
             f"{run.plain.acr():.3f} ± {_standard_error(run.plain):.3f}",
@@ -88,6 +88,13 @@ def table(runs: Iterable[Run]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _length(run: Run) -> str:
+    """How much of its schedule it had, and in which type, if in another."""
+    length = f"{run.epochs} of {run.full_epochs}"
+    policy = run.recipe.dtype
+    return length if policy == "float32" else f"{length}, {policy}"
 
 
 def _standard_error(log: CertificationLog) -> float:
@@ -125,7 +132,7 @@ def pairs_table(found: Iterable[Pair]) -> str:
         comparison = pair.found
         cells = [
             " against ".join(run.label for run in both),
-            _once(f"{run.epochs} of {run.full_epochs}" for run in both),
+            _once(map(_length, both)),
             f"{comparison.examples:,}",
             _once(f"{run.n:,}" for run in both),
             f"{pair.published:+.3f}",
@@ -169,7 +176,10 @@ def report(root: str | Path) -> str:
         "authors' own log is paired, on the same images (`--references`); its "
         "interval is about the choice of images, not about training seeds. "
         "Where not all test images are there, the log was stopped; they are "
-        "spread over the file, and the same command goes on.",
+        "spread over the file, and the same command goes on. Where epochs say "
+        "mixed_bfloat16, training computed in bfloat16 with weights in "
+        "float32 (`--dtype`), elsewhere in float32, as the authors' did; "
+        "certificates are about the network in float32 everywhere.",
     ]
     for sigma in PUBLISHED:
         parts += _section(root, sigma)
@@ -232,15 +242,14 @@ def tables(root: str | Path, sigma: float) -> list[str]:
     changed = pairs.ablations([*read_ablations(root, sigma), *runs])
     parts = []
     if runs:
-        parts += [table(runs), *_votes(runs), *_types(runs)]
+        parts += [table(runs), *_votes(runs)]
     parts += _pairs("Order of the methods", "", order)
     parts += _pairs("Ablations", f" {_ABLATIONS_INTRO}", changed)
     if changed:
         compared = [
             run for pair in changed for run in (pair.first, pair.second)
         ]
-        shown = {run.name: run for run in compared}.values()
-        parts += [table(shown), *_types(shown)]
+        parts.append(table({run.name: run for run in compared}.values()))
     if order or changed:
         parts.append(_RULE)
     return parts
@@ -254,20 +263,6 @@ def _votes(runs: Iterable[Run]) -> list[str]:
         f"authors' of {AUTHORS_VOTES:,}."
         for name, count in votes.items()
         if count not in (None, AUTHORS_VOTES)
-    ]
-
-
-def _types(runs: Iterable[Run]) -> list[str]:
-    """Which trainings did not compute as the papers' did."""
-    types: dict[str, list[str]] = {}
-    for run in runs:
-        if run.recipe.dtype != "float32":
-            types.setdefault(run.recipe.dtype, []).append(f"`{run.label}`")
-    return [
-        f"Trained in {dtype} (weights in float32), certified in float32: "
-        f"{', '.join(names)}. All others, as the authors', were trained in "
-        "float32, too."
-        for dtype, names in types.items()
     ]
 
 

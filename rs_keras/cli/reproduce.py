@@ -67,10 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         default="float32",
-        help="float32, as the authors, or mixed_bfloat16, twice as quick where "
-        "processors multiply matrices in it (AMX); certificates are about the "
-        "weights in float32 all the same, and the table tells (default: "
-        "%(default)s)",
+        choices=("float32", "mixed_bfloat16"),
+        help="of trainings: float32, as the authors, or mixed_bfloat16, about "
+        "twice as quick where processors multiply matrices in it (AMX); "
+        "certificates are about the weights in float32 all the same; another "
+        "type of the same run needs another --out (default: %(default)s)",
     )
     parser.add_argument(
         "--out",
@@ -172,7 +173,6 @@ def _base(args: argparse.Namespace) -> str:
 def _run(args: argparse.Namespace, name: str) -> int:
     """Trains and certifies one run, from where it was."""
     from rs_keras.checkpoints import load_classifier
-    from rs_keras.classifiers import computing_in
     from rs_keras.trainers import reproduction
 
     folder = reproduction.folder_of(args.out, args.sigma, name)
@@ -188,7 +188,7 @@ def _run(args: argparse.Namespace, name: str) -> int:
             return code
     print(f"certifying {folder}", file=sys.stderr, flush=True)
     reproduction.certify(
-        computing_in(load_classifier(folder), "float32"),
+        load_classifier(folder),
         args.sigma,
         folder,
         args.budget,
