@@ -79,6 +79,39 @@ def test_the_gradient_is_scipys_convolution():
     np.testing.assert_allclose(found[0, ..., 0], expected, atol=1e-5)
 
 
+def test_gradients_have_gradients():
+    """Of the norm of an image's gradient, as regularisers take it."""
+    keras.utils.set_random_seed(3)
+    model = network((6, 7, 1), activation="tanh")
+    images = tf.random.stateless_normal([2, 6, 7, 1], [7, 8])
+    found = []
+    for way in (quick_gradients, contextlib.nullcontext):
+        with tf.GradientTape() as outer:
+            outer.watch(images)
+            with tf.GradientTape() as inner, way(model):
+                inner.watch(images)
+                total = tf.reduce_sum(model(images) ** 2)
+            norm = tf.norm(inner.gradient(total, images))
+        found.append(outer.gradient(norm, [images, model.layers[0].kernel]))
+    for quick, usual in zip(*found, strict=True):
+        assert np.abs(usual).max() > 0.1
+        np.testing.assert_allclose(quick, usual, rtol=1e-4, atol=1e-5)
+
+
+def test_xla_compiles_them():
+    keras.utils.set_random_seed(4)
+    model = network((9, 8, 2), activation="elu")
+    images = tf.random.stateless_normal([2, 9, 8, 2], [9, 10])
+
+    @tf.function(jit_compile=True)
+    def compiled():
+        return gradients_of(model, images, quick=True)[1]
+
+    _, usual = gradients_of(model, images, quick=False)
+    for one, other in zip(compiled(), usual, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_a_model_may_take_images_of_any_size():
     model = network((None, None, 1))
     for side in (7, 12):
