@@ -21,7 +21,7 @@ def lenet(
 
     Each ReLU follows its max-pool here. Both are monotone, so values and
     gradients are the same to the bit, and it has a quarter of the numbers to
-    go through: in bfloat16 a training step takes a seventh less.
+    go through.
 
     Args:
         input_shape: (height, width, channels); height and width >= 16.
