@@ -217,10 +217,9 @@ def _with_policy(config: dict[str, Any], policy: str) -> dict[str, Any]:
     for key, value in config.items():
         if key == "dtype":
             changed[key] = policy
-        elif (
-            isinstance(value, dict) and value.get("class_name") != "InputLayer"
-        ):
-            changed[key] = _with_policy(value, policy)
+        elif isinstance(value, dict):
+            is_input = value.get("class_name") == "InputLayer"
+            changed[key] = value if is_input else _with_policy(value, policy)
     return changed
 
 

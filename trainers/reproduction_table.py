@@ -176,7 +176,8 @@ def report(root: str | Path) -> str:
         "authors' own log is paired, on the same images (`--references`); its "
         "interval is about the choice of images, not about training seeds. "
         "Where not all test images are there, the log was stopped; they are "
-        "spread over the file, and the same command goes on. Where epochs say "
+        "spread over the file, and where the run's `model.keras` is, the same "
+        "command goes on. Where epochs say "
         "mixed_bfloat16, training computed in bfloat16 with weights in "
         "float32 (`--dtype`), elsewhere in float32, as the authors' did; "
         "certificates are about the network in float32 everywhere.",
