@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -56,6 +57,14 @@ class Linear:
 @pytest.fixture
 def linear():
     return Linear()
+
+
+@pytest.fixture
+def policy():
+    """Sets Keras' policy for the test alone."""
+    before = keras.config.dtype_policy()
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy(before)
 
 
 @pytest.fixture

@@ -21,13 +21,6 @@ from rs_keras.trainers import Gaussian
 SHAPE = (4, 4, 1)
 
 
-@pytest.fixture
-def policy():
-    before = keras.config.dtype_policy()
-    yield keras.config.set_dtype_policy
-    keras.config.set_dtype_policy(before)
-
-
 def sequential(*layers):
     return keras.Sequential([keras.Input(SHAPE), *layers])
 

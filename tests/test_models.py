@@ -20,13 +20,6 @@ def resnet20():
     return models.cifar_resnet(depth=20)
 
 
-@pytest.fixture
-def policy():
-    before = keras.config.dtype_policy()
-    yield keras.config.set_dtype_policy
-    keras.config.set_dtype_policy(before)
-
-
 def trainable(model):
     return sum(int(np.prod(w.shape)) for w in model.trainable_weights)
 
