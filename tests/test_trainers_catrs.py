@@ -1,8 +1,10 @@
 """CAT-RS against the authors' code."""
 
 import golden_cases as golden
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from rs_keras.trainers import CATRS
 
@@ -55,6 +57,76 @@ def test_without_a_teacher_the_target_is_the_mean_noisy_prediction():
     taught = trainer.losses_of(case["x"], targets, draw)
     for name, value in plain.items():
         np.testing.assert_allclose(value, taught[name], rtol=1e-9)
+
+
+def mixed_batch(count, policy):
+    """A trainer without state, and 10 images, of which `count` are easy."""
+    policy("float64")
+    keras.utils.set_random_seed(1)
+    layers = [
+        keras.Input([8, 8, 1]),
+        keras.layers.Conv2D(4, 3, activation="tanh"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3),
+    ]
+    network = keras.Sequential(layers)
+    trainer = CATRS(network, 0.5, 3, steps=2, confidence_mask=True)
+    rng = np.random.default_rng(2)
+    labels, easy = np.arange(10) % 3, rng.permutation(10) < count
+    # The teacher is as sure of these as it is not of the others.
+    soft = np.eye(3)[np.where(easy, labels, (labels + 1) % 3)]
+    draw = {"noise": rng.normal(size=[3, 10, 8, 8, 1])}
+    draw["uniform"] = np.full([3, 10], 0.5)
+    targets = {"label": labels, "soft_label": soft}
+    return trainer, easy, (rng.uniform(size=[10, 8, 8, 1]), targets, draw)
+
+
+def watched(trainer, monkeypatch):
+    """A list that each attack adds its number of images to."""
+    find, attacked = trainer._find, []
+
+    def counted(classify, noise, *rest):
+        attacked.append(noise.shape[1])
+        return find(classify, noise, *rest)
+
+    monkeypatch.setattr(trainer, "_find", counted)
+    return attacked
+
+
+def losses_and_gradients(trainer, batch):
+    with tf.GradientTape() as tape:
+        losses = trainer.losses_of(*batch)
+        total = tf.reduce_sum(losses["ce"] + losses["worst"])
+    variables = trainer.trainable_variables
+    return losses, tape.gradient(total, [v.value for v in variables])
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 9, 10])
+def test_images_that_do_not_count_are_not_attacked(count, policy, monkeypatch):
+    trainer, easy, batch = mixed_batch(count, policy)
+    attacked = watched(trainer, monkeypatch)
+    losses, gradients = losses_and_gradients(trainer, batch)
+    assert losses["ce"].numpy().all()
+    np.testing.assert_array_equal(losses["worst"].numpy() > 0, easy)
+    monkeypatch.setattr(CATRS, "_takes_images_apart", lambda self: False)
+    wanted = losses_and_gradients(trainer, batch)
+    tf.nest.map_structure(
+        lambda one, other: golden.near(one, other.numpy(), 1e-12),
+        (losses, gradients),
+        wanted,
+    )
+    # By fours, of ten.
+    assert attacked == [min(10, max(1, -(-count // 4)) * 4), 10]
+
+
+def test_xla_attacks_all_images(policy, monkeypatch):
+    trainer, _, batch = mixed_batch(5, policy)
+    wanted = trainer.losses_of(*batch)
+    attacked = watched(trainer, monkeypatch)
+    found = tf.function(trainer.losses_of, jit_compile=True)(*batch)
+    assert attacked == [10]
+    for name, value in wanted.items():
+        golden.near(found[name], value.numpy(), 1e-9)
 
 
 def test_uniform_is_addressed_by_position():

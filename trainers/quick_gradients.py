@@ -81,10 +81,15 @@ def quick_gradients(model: keras.Model) -> Iterator[None]:
                     del _users[id(layer)]
 
 
+def only_cpus() -> bool:
+    """Returns whether this machine has no accelerator."""
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    return kinds == {"CPU"}
+
+
 def _layers(model: keras.Model) -> Iterator[keras.layers.Conv2D]:
     """Yields the layers, each once, whose gradients can be quicker."""
-    kinds = {device.device_type for device in tf.config.list_logical_devices()}
-    if kinds != {"CPU"}:
+    if not only_cpus():
         return
     for layer in model._flatten_layers():
         if type(layer) is keras.layers.Conv2D and _is_plain(layer):
