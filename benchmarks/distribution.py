@@ -1,12 +1,13 @@
-"""What distribution costs: a step, the bytes it sends, certifying on workers.
+"""What distribution costs and saves: steps, bytes sent, certificates.
 
     python benchmarks/distribution.py
 
 A training step under `MirroredStrategy` with one replica against none, through
 `fit`, interleaved; what a step on two workers hands to the all-reduce, read
-from its graph; and the time that 1, 2 and 3 workers, each a process on one
-core's worth of threads, take to certify the same images, against the ideal. On
-fewer cores than workers, the ideal is that of the cores.
+from its graph; the time that 1, 2 and 3 workers, each a process on one
+core's worth of threads, take to certify the same images, against the ideal (on
+fewer cores than workers, that of the cores); and what replicas save that share
+the cores of this machine, two processes in turn.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -225,6 +227,84 @@ def certification_times(images, n):
     print(table(header, rows))
 
 
+def shared_cores(rounds):
+    """Prints how long work takes without replicas, and with one a core."""
+    cores = len(os.sched_getaffinity(0))
+    workers = [start("--share", count) for count in (1, cores)]
+    names = [json.loads(worker.stdout.readline()) for worker in workers][0]
+
+    def timed(worker, name):
+        worker.stdin.write(f"{name}\n")
+        worker.stdin.flush()
+        return float(worker.stdout.readline())
+
+    rows = []
+    for name in names:
+        # The first round warms up.
+        taken = [
+            [timed(worker, name) for worker in workers]
+            for _ in range(rounds + 1)
+        ][1:]
+        none, all_cores = np.median(taken, axis=0)
+        each = [f"{1e3 * none:.0f} ms", f"{1e3 * all_cores:.0f} ms"]
+        rows.append([name, *each, f"{none / all_cores:.2f}"])
+    for worker in workers:
+        worker.communicate()
+    header = ["", "no replicas", f"{cores} replicas", "times as quick"]
+    print(table(header, rows))
+
+
+def share(replicas):
+    """In a process of its own: does what it is told, and prints the seconds."""
+    from rs_keras import cluster
+
+    strategy = None
+    if replicas > 1:
+        strategy = cluster.strategy_of("mirrored", replicas=replicas)
+    work = shared_work(strategy)
+    print(json.dumps(list(work)), flush=True)
+    for line in sys.stdin:
+        begun = time.perf_counter()
+        work[line.strip()]()
+        print(time.perf_counter() - begun, flush=True)
+
+
+def shared_work(strategy):
+    """Returns work for replicas that share the cores, by name."""
+    import contextlib
+
+    import keras
+    import tensorflow as tf
+
+    from rs_keras import Certifier
+    from rs_keras import models
+    from rs_keras import trainers
+
+    rng = np.random.default_rng(0)
+    images = rng.random([64 * 10, 28, 28, 1], dtype=np.float32)
+    labels = rng.integers(0, 10, len(images))
+    batches = tf.data.Dataset.from_tensor_slices((images, labels)).batch(64)
+    work = {}
+    for dtype in ("float32", "mixed_bfloat16"):
+        keras.config.set_dtype_policy(dtype)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            trainer = trainers.SmoothMix(models.lenet(), 1.0, 4, steps=8)
+            trainer.compile(trainers.SGD(0.01, weight_decay=1e-4))
+        certifier = Certifier(trainer.model, 0.5, strategy=strategy)
+        work |= {
+            f"{dtype}: 10 steps of SmoothMix, T = 8": partial(
+                trainer.fit, batches, verbose=0, shuffle=False
+            ),
+            f"{dtype}: 1,000 draws for each of 64 images": partial(
+                certifier.sample, images[:64], 1_000
+            ),
+            f"{dtype}: 100,000 draws for one image": partial(
+                certifier.sample, images[:1], 100_000
+            ),
+        }
+    return work
+
+
 def all_reduces():
     """Prints what a step on two workers hands to the all-reduce."""
     with socket.socket() as one, socket.socket() as two:
@@ -253,17 +333,22 @@ def main():
     parser.add_argument("--n", type=int, default=20_000)
     parser.add_argument("--bytes", action="store_true", help="as a worker")
     parser.add_argument("--certify", type=int, nargs=4, help="as a worker")
+    parser.add_argument("--share", type=int, help="as one of two processes")
     args = parser.parse_args()
     if args.bytes:
         bytes_of_a_step()
     elif args.certify:
         certify(*args.certify)
+    elif args.share:
+        share(args.share)
     else:
         step_times(args.steps, args.rounds)
         print()
         all_reduces()
         print()
         certification_times(args.images, args.n)
+        print()
+        shared_cores(args.rounds)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from tensorflow.python.eager import context
 
 import rs_keras
 from rs_keras.checks import check_choice
+from rs_keras.checks import check_count
 from rs_keras.checks import check_positive
 
 Result = TypeVar("Result")
@@ -133,11 +134,12 @@ def _parsed(text: str) -> tuple[Member, dict[str, list[str]]]:
 
 
 def strategy_of(
-    name: str, timeout: float = 300.0
+    name: str, timeout: float = 300.0, replicas: int | None = None
 ) -> tf.distribute.Strategy | None:
     """Returns the strategy that a command's flag asks for.
 
-    Call it before anything else of TensorFlow: workers have to meet first.
+    Call it before anything else of TensorFlow: workers have to meet, and cores
+    to be shared out, first.
 
     Args:
         name: "one" (device), "mirrored" (all accelerators of this machine; if
@@ -145,13 +147,19 @@ def strategy_of(
             workers of `TF_CONFIG`).
         timeout: Seconds, > 0, that workers wait for each other, to start and
             in each step. The first step, with its tracing, has to fit.
+        replicas: Of "mirrored" on a machine without accelerators, >= 1: so
+            many logical CPUs are made. As many as there are cores have one
+            each, which is quicker than one replica on all: an operation on few
+            images has too little to do for several threads. Fewer replicas
+            than cores share the threads of all.
 
     Returns:
         None for "one".
 
     Raises:
-        ValueError: For another name, or a `TF_CONFIG` that is missing, no such
-            JSON, or names no such task.
+        ValueError: For another name, `replicas` without a use for it or after
+            TensorFlow began with fewer logical CPUs, or a `TF_CONFIG` that is
+            missing, no such JSON, or names no such task.
         ConnectionError: If the workers did not all come within `timeout`.
 
     Example:
@@ -167,11 +175,12 @@ def strategy_of(
     """
     check_choice("strategy", name, STRATEGIES)
     check_positive("timeout", timeout)
+    if replicas is not None:
+        _share_cores(name, check_count("replicas", replicas))
     if name == "one":
         return None
     if name == "mirrored":
-        # Named, because under TF_CONFIG the default is those of all workers.
-        return tf.distribute.MirroredStrategy(_local_devices())
+        return _mirrored(tuple(_local_devices()[:replicas]))
     member, jobs = _parsed(os.environ.get("TF_CONFIG", ""))
     who = f"worker {member.rank} of {member.size}"
     if member.is_chief:
@@ -191,6 +200,48 @@ def strategy_of(
             f"{who} could not begin to listen at its address of {jobs}: is "
             f"another process there? ({error.message})"
         ) from error
+
+
+def _share_cores(name: str, replicas: int) -> None:
+    """Makes as many logical CPUs, of equal shares of the cores."""
+    if name != "mirrored":
+        raise ValueError(
+            "`replicas` must be None but for strategy='mirrored'. Received: "
+            f"strategy={name!r}, replicas={replicas}"
+        )
+    if tf.config.get_visible_devices("GPU"):
+        raise ValueError(
+            "`replicas` must be None on a machine with accelerators: each "
+            f"makes one. Received: replicas={replicas}"
+        )
+    (processor,) = tf.config.list_physical_devices("CPU")
+    share = tf.config.LogicalDeviceConfiguration()
+    try:
+        tf.config.set_logical_device_configuration(
+            processor, [share] * replicas
+        )
+        # The logical CPUs of a process have one pool of threads in common.
+        if 1 < len(os.sched_getaffinity(0)) <= replicas:
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+    except RuntimeError as error:
+        found = len(tf.config.list_logical_devices("CPU"))
+        if found < replicas:
+            raise ValueError(
+                f"`replicas` must be <= {found}, or be asked for before "
+                "TensorFlow begins, which then makes as many logical CPUs. "
+                f"Received: replicas={replicas}"
+            ) from error
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+    """Returns the strategy of these devices, one a process.
+
+    Each counts its collectives from the same number on, and TensorFlow takes
+    those of two strategies for one.
+    """
+    # Named, because under TF_CONFIG the default is those of all workers.
+    return tf.distribute.MirroredStrategy(list(devices))
 
 
 def _local_devices() -> list[str]:
@@ -266,6 +317,26 @@ def has_workers(strategy: tf.distribute.Strategy | None) -> bool:
     """
     resolver = getattr(strategy, "cluster_resolver", None)
     return bool(resolver and resolver.cluster_spec().as_dict())
+
+
+def within_machine(
+    strategy: tf.distribute.Strategy | None,
+) -> tf.distribute.Strategy | None:
+    """Returns what spreads the work that each worker does by itself.
+
+    Returns:
+        The strategy; None if it has one replica, or was made for workers, who
+        would wait for each other.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.within_machine(cluster.strategy_of("mirrored")) is None
+    True
+    """
+    if strategy is None or has_workers(strategy):
+        return None
+    return strategy if strategy.num_replicas_in_sync > 1 else None
 
 
 def member_of(strategy: tf.distribute.Strategy | None) -> Member:

@@ -44,6 +44,7 @@ def smoothed_labels(
     data_dir: str | Path | None = None,
     limit: int | None = None,
     progress: bool = True,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> np.ndarray:
     """Returns how a smoothed classifier votes on each example of a data set.
 
@@ -72,6 +73,7 @@ def smoothed_labels(
         data_dir: As in `rs_keras.datasets.load`.
         limit: Stops after so many examples; None for no limit.
         progress: Whether to show a bar.
+        strategy: As in `rs_keras.Certifier`.
 
     Returns:
         float32 [N, num_classes], rows that sum to 1; for
@@ -98,7 +100,7 @@ def smoothed_labels(
     - [Jeong et al., 2023](https://arxiv.org/abs/2212.09000), section 3
     """
     check_count("n", n)
-    certifier = Certifier(model, sigma)
+    certifier = Certifier(model, sigma, strategy=strategy)
     if isinstance(dataset, str):
         name: str | None = f"{dataset}/{split}"
         dataset = datasets.load(dataset, split, None, data_dir, training=False)

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +43,7 @@ def environment(ports=None, index=0, **extra):
         "PYTHONPATH": str(ROOT),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
         **extra,
     }
     variables.pop("TF_CONFIG", None)
@@ -96,6 +98,8 @@ def methods():
         "consistency": (trainers.Consistency, {"adversary": pgd}),
         "smoothmix": (trainers.SmoothMix, {"steps": 1}),
         "catrs": (trainers.CATRS, {"steps": 1}),
+        # Attacks some images only.
+        "catrs_apart": (trainers.CATRS, {"steps": 1}),
     }
     found = {}
     for name, (make, arguments) in made.items():
@@ -148,8 +152,8 @@ def train(strategy, name, eager=False):
     scope = strategy.scope() if strategy else contextlib.nullcontext()
     with scope:
         l2 = keras.regularizers.L2(0.01)
-        if name == "per_example_sigma":
-            # Its loop over the network leaves no room for synchronising.
+        if name in ("per_example_sigma", "catrs_apart"):
+            # A loop over the network leaves no room for synchronising.
             network = without_statistics(kernel_regularizer=l2)
         else:
             network = batch_norm.synchronized(
@@ -190,18 +194,6 @@ def save(folder, name, arrays):
     np.savez(Path(folder) / f"{name}.npz", **arrays)
 
 
-def devices(count):
-    """Makes so many logical CPUs, and returns a strategy of them."""
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    some = [tf.config.LogicalDeviceConfiguration()] * count
-    tf.config.set_logical_device_configuration(cpu, some)
-    from rs_keras import cluster
-
-    return cluster.strategy_of("mirrored")
-
-
 def in_double():
     """Has networks, and Keras' metrics, compute in float64."""
     import keras
@@ -212,9 +204,11 @@ def in_double():
 
 def replicas(folder):
     """Trains on one device, and on 2 replicas."""
-    two = devices(2)
     import tensorflow as tf
 
+    from rs_keras import cluster
+
+    two = cluster.strategy_of("mirrored", replicas=2)
     one = tf.distribute.OneDeviceStrategy("CPU:1")
     for place, strategy in {
         "none": None,
@@ -228,8 +222,54 @@ def replicas(folder):
         save(folder, f"{name}-two", train(two, name))
     save(folder, "smoothmix-one_device", train(one, "smoothmix"))
     save(folder, "refusals", refusals(two))
+    save(folder, "cores", cores())
     for name, stop_at in {"whole": None, "resumed": (1, 1)}.items():
         save(folder, name, interrupted(two, Path(folder) / name, stop_at))
+
+
+def cores():
+    """Returns how the cores are shared out, once they have been."""
+    import tensorflow as tf
+
+    from rs_keras import cluster
+
+    counts = {
+        name: cluster.strategy_of("mirrored", replicas=asked)
+        for name, asked in {"fewer": 1, "again": 2, "all": None}.items()
+    }
+    try:
+        cluster.strategy_of("mirrored", replicas=3)
+    except ValueError as error:
+        late = str(error)
+    return {
+        **{name: found.num_replicas_in_sync for name, found in counts.items()},
+        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "late": late,
+        "seconds": seconds_of_an_end(cluster.strategy_of("mirrored")),
+    }
+
+
+def seconds_of_an_end(strategy):
+    """Returns how long the iterator of a pipeline with work takes to end."""
+    import tensorflow as tf
+
+    from rs_keras.trainers import workers
+
+    def add(number):
+        return number + 1
+
+    numbers = tf.data.Dataset.range(10_000).batch(8)
+    for _ in range(3):
+        numbers = numbers.map(add, num_parallel_calls=tf.data.AUTOTUNE)
+    shared = workers.shared_out(strategy, numbers.prefetch(tf.data.AUTOTUNE))
+    iterator = iter(strategy.experimental_distribute_dataset(shared))
+    for _ in range(30):
+        next(iterator)
+        # The tuner sleeps for longer and longer.
+        time.sleep(0.1)
+    begun = time.perf_counter()
+    del iterator
+    return time.perf_counter() - begun
 
 
 def interrupted(strategy, folder, stop_at):
@@ -278,7 +318,9 @@ def interrupted(strategy, folder, stop_at):
 
 def four(folder):
     """Trains on 4 replicas: TensorFlow wants one size of group a process."""
-    strategy = devices(4)
+    from rs_keras import cluster
+
+    strategy = cluster.strategy_of("mirrored", replicas=4)
     save(folder, "votes-four", votes(strategy))
     in_double()
     save(folder, "smoothmix-four", train(strategy, "smoothmix"))
@@ -291,9 +333,9 @@ def refusals(strategy):
     from rs_keras import trainers
     from rs_keras.trainers import batch_norm
 
-    def message(network, sigma, batches):
+    def message(network, sigma, batches, **options):
         trainer = trainers.Gaussian(network, sigma)
-        trainer.compile(trainers.SGD(0.1))
+        trainer.compile(trainers.SGD(0.1), **options)
         try:
             trainer.fit(batches, verbose=0, shuffle=False)
         except ValueError as error:
@@ -307,7 +349,8 @@ def refusals(strategy):
             data(targets=True),
         )
         few = message(golden.tiny(), 0.25, data().unbatch().batch(1))
-    return {"loop": loop, "few": few}
+        steps = message(golden.tiny(), 0.25, data(), steps_per_execution=4)
+    return {"loop": loop, "few": few, "steps": steps}
 
 
 def workers(folder):

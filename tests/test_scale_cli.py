@@ -1,11 +1,13 @@
-"""The commands' --strategy, in this process: what needs no second one."""
+"""The commands' --strategy, where it needs no second worker."""
 
 import json
 
 import numpy as np
 import pytest
+import scale_job
 
 from rs_keras import CertificationLog
+from rs_keras.checkpoints import load_classifier
 from rs_keras.cli import main
 
 TRAIN = [
@@ -69,6 +71,52 @@ def test_certify_under_strategies(run, tmp_path, monkeypatch, capsys):
         assert other.settings == one.settings
 
 
+def test_replicas_that_share_the_cores(tmp_path):
+    """One command, by itself and on two replicas, in a process each."""
+    kinds = {"one": [], "two": ["--strategy", "mirrored", "--replicas", "2"]}
+    train = [*TRAIN, "--method", "catrs", "--limit", "60"]
+    train += ["--teacher", "train", "--teacher-n", "50"]
+
+    def run(name, *words):
+        log = tmp_path / f"{name}.log"
+        words = ["-m", "rs_keras.cli", *words, *kinds[name]]
+        process = scale_job.start(words, log, scale_job.environment())
+        assert scale_job.wait([process]) == [0], log.read_text()[-3000:]
+
+    for name in kinds:
+        run(name, *train, "--out", tmp_path / name)
+        # The same network for both.
+        certify = [*CERTIFY, "--model", tmp_path / "one", "--seed", "5"]
+        run(name, *certify, "--out", tmp_path / f"{name}.tsv")
+    one, two = (load_classifier(tmp_path / name).weights for name in kinds)
+    for weight, other in zip(one, two, strict=True):
+        np.testing.assert_allclose(other, weight, rtol=1e-3, atol=1e-5)
+    labels = [np.load(tmp_path / name / "soft_labels_50.npz") for name in kinds]
+    # A vote on the border can fall to either side of it.
+    apart = np.abs(labels[0]["soft_label"] - labels[1]["soft_label"])
+    assert apart.shape == (60, 10) and apart.max() <= 1.5 / 50
+    logs = [CertificationLog.read(tmp_path / f"{name}.tsv") for name in kinds]
+    np.testing.assert_array_equal(logs[1].radius, logs[0].radius)
+
+
+def test_two_trainings_in_one_process(tmp_path):
+    """What one hands to the all-reduce is not taken for the other's."""
+    spread = ["--strategy", "mirrored", "--replicas", "2"]
+    shape = [["--set", "batch_size=50"], ["--set", "batch_size=20"]]
+    model = ["--set", 'model={"name": "cifar_resnet", "depth": 8}']
+    calls = [
+        [*TRAIN, *spread, *shape[0], "--out", f"{tmp_path}/one"],
+        [*TRAIN, *spread, *shape[1], *model, "--out", f"{tmp_path}/two"],
+    ]
+    code = (
+        f"from rs_keras.cli import main; codes = [main(c) for c in {calls}]; "
+        "assert codes == [0, 0], codes"
+    )
+    log = tmp_path / "log"
+    process = scale_job.start(["-c", code], log, scale_job.environment())
+    assert scale_job.wait([process]) == [0], log.read_text()[-3000:]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -77,8 +125,9 @@ def test_certify_under_strategies(run, tmp_path, monkeypatch, capsys):
             ["--strategy", "mirrored", "--sigma-mode", "data-dependent"],
             "--strategy mirrored needs --sigma-mode fixed",
         ),
+        (["--replicas", "2"], "--replicas needs --strategy mirrored"),
     ],
-    ids=["seed", "sigma_mode"],
+    ids=["seed", "sigma_mode", "replicas"],
 )
 def test_certify_refuses(run, capsys, arguments, message):
     assert main([*CERTIFY, "--model", str(run), *arguments]) == 2

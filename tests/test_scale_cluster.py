@@ -74,8 +74,11 @@ def test_tf_config_that_names_no_worker(monkeypatch, text, message):
     [
         (("mirror",), "mirrored"),
         (("mirrored", 0), "`timeout` must be"),
+        (("mirrored", 1, 0), "`replicas` must be"),
+        (("one", 1, 2), "`replicas` must be None but.*'one', replicas=2"),
+        (("multi_worker", 1, 2), "`replicas` must be None but.*'multi_worker'"),
     ],
-    ids=["name", "timeout"],
+    ids=["name", "timeout", "replicas", "replicas_one", "replicas_workers"],
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):

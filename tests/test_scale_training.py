@@ -1,6 +1,7 @@
 """The same training on 1, 2 and 4 replicas, and on two workers."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -57,6 +58,20 @@ def test_training_is_that_of_one_device(found, place, wanted):
         )
 
 
+def test_replicas_share_the_cores(found):
+    cores = load(found, "cores")
+    numbers = {name: cores[name].item() for name in ("fewer", "again", "all")}
+    assert numbers == {"fewer": 1, "again": 2, "all": 2}
+    # 0 is TensorFlow's own choice: all cores.
+    assert cores["threads"] == (len(os.sched_getaffinity(0)) == 2)
+    assert "`replicas` must be <= 2, or be asked" in cores["late"].item()
+
+
+def test_no_iterator_waits_for_the_tuner(found):
+    # It sleeps for seconds by then.
+    assert load(found, "cores")["seconds"] < 1
+
+
 def test_a_resumed_run_on_two_replicas_is_the_whole_one(found):
     one, other = load(found, "whole"), load(found, "resumed")
     assert len(one) == 8
@@ -78,8 +93,9 @@ def test_votes_are_those_of_one_device(found, place):
     [
         ("few", "`batch_size` must be at least the number of replicas, 2"),
         ("loop", "`model` must have no synchronised batch normalisation"),
+        ("steps", "`steps_per_execution` must be 1 on several devices"),
     ],
-    ids=["few_rows", "loop"],
+    ids=["few_rows", "loop", "steps"],
 )
 def test_refused_before_the_first_step(found, kind, message):
     assert message in str(load(found, "refusals")[kind])

@@ -224,6 +224,7 @@ class Enough(Exception):
 LONG = ["--epochs", "20"]
 SHORT = ["--budget", "short"]
 QUICK = [*LONG, "--dtype", "mixed_bfloat16"]
+SPREAD = [*LONG, "--replicas", "1"]
 
 
 @pytest.mark.parametrize(
@@ -232,16 +233,18 @@ QUICK = [*LONG, "--dtype", "mixed_bfloat16"]
         *((run, LONG) for run in (*reproduction.METHODS, *ABLATED)),
         *((run, SHORT) for run in ("catrs", "ablations/base", ABLATED[0])),
         *((run, QUICK) for run in ("macer", "catrs")),
+        *((run, SPREAD) for run in ("macer", "catrs")),
     ],
 )
 def test_the_command_trains_what_the_table_tells(
     run, words, tmp_path, monkeypatch
 ):
     """What `train` makes of its words is what the table compares with."""
-    trained, votes = [], []
+    trained, votes, strategies = [], [], []
 
-    def train(recipe, folder, **_):
+    def train(recipe, folder, strategy, **_):
         trained.append(recipe)
+        strategies.append(strategy)
         if folder.name != "teacher":
             raise Enough
         return SimpleNamespace(model=None)
@@ -280,6 +283,8 @@ def test_the_command_trains_what_the_table_tells(
     assert dataclasses.replace(trained[-1], sources={}) == dataclasses.replace(
         wanted, sources={}
     )
+    spread = [strategy is not None for strategy in strategies]
+    assert spread == ["--replicas" in words] * len(spread)
 
 
 def runs_of(*words):
@@ -509,8 +514,9 @@ def test_logs_of_another_type_are_not_added_to(tmp_path, capsys):
     assert "Asked for: 100,000 draws in float32, 90 epochs in float32" in line
 
 
+@pytest.mark.parametrize("spread", [[], ["--replicas", "1"]])
 def test_what_was_trained_in_half_precision_is_certified_in_float32(
-    tiny, tmp_path, monkeypatch
+    spread, tiny, tmp_path, monkeypatch
 ):
     """The certificates are those of a network that has always been float32."""
     exact, _ = tiny
@@ -525,7 +531,7 @@ def test_what_was_trained_in_half_precision_is_certified_in_float32(
     computing_in(exact, "bfloat16").save(folder / "model.keras")
     recipe.save(folder / "recipe.json")
     (folder / "history.csv").write_text("epoch\n" + "0\n" * recipe.epochs)
-    words = ["--budget", "short", "--dtype", "mixed_bfloat16"]
+    words = ["--budget", "short", "--dtype", "mixed_bfloat16", *spread]
     call = ["reproduce", "mnist", "--methods", "gaussian", *words]
     assert main([*call, "--out", str(tmp_path)]) == 0
     for form, log in whole.items():

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rs_keras import cluster
 from rs_keras.certifier import Certifier
 from rs_keras.checks import check_count
 from rs_keras.checks import check_positive
@@ -134,7 +135,11 @@ class CertifyCallback(keras.callbacks.Callback):
         classifier = network_of(model)
         known = self._certifier
         if known is None or known.model is not classifier:
-            self._certifier = Certifier(classifier, sigma)
+            self._certifier = Certifier(
+                classifier,
+                sigma,
+                strategy=cluster.within_machine(model.distribute_strategy),
+            )
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Adds the certified accuracies to the logs."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tqdm import tqdm
 
 import rs_keras
@@ -360,6 +361,7 @@ def certify(
     budget: str = "paper",
     data_dir: str | Path | None = None,
     progress: bool = True,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> dict[str, CertificationLog]:
     """Certifies a classifier, both bounds from the same counts; resumes.
 
@@ -370,6 +372,7 @@ def certify(
         budget: One of `BUDGETS`.
         data_dir: As in `rs_keras.datasets.load`.
         progress: Whether to show a bar.
+        strategy: As in `Certifier`.
 
     Returns:
         The two logs, by form.
@@ -380,7 +383,9 @@ def certify(
     """
     check_choice("budget", budget, BUDGETS)
     skip, n = BUDGETS[budget]["skip"], BUDGETS[budget]["n"]
-    certifier = Certifier(model, check_positive("sigma", sigma), dtype=_DTYPE)
+    certifier = Certifier(
+        model, check_positive("sigma", sigma), strategy=strategy, dtype=_DTYPE
+    )
     paths = {form: Path(folder) / f"{form}.tsv" for form in FORMS}
     origin = {
         "dataset": "mnist/test, original order",

@@ -11,6 +11,7 @@ import tensorflow as tf
 from rs_keras import cluster
 from rs_keras.trainers import batches
 from rs_keras.trainers import multi_worker
+from rs_keras.trainers import untuned
 from rs_keras.trainers.batch_norm import is_synchronized
 from rs_keras.trainers.data_dependent import PerExampleSigma
 
@@ -36,8 +37,9 @@ def look_at(
     Raises:
         ValueError: If images or targets are not what they should be, a batch
             has fewer rows than there are replicas, workers have different
-            data, trainers or versions, or replicas had to wait for each other
-            within a loop. Each worker raises it.
+            data, trainers or versions, replicas had to wait for each other
+            within a loop, or a call makes several steps on several devices.
+            Each worker raises it.
     """
     strategy = trainer.distribute_strategy
     several = cluster.member_of(strategy).size > 1
@@ -53,6 +55,7 @@ def look_at(
 
     def look() -> Any:
         _check_loop(trainer)
+        check_steps(strategy, trainer.steps_per_execution)
         if several and hasattr(x, "shape") and more.get("shuffle", True):
             _refuse_shuffle()
         found = batches.look_at(x, y, check)
@@ -63,8 +66,23 @@ def look_at(
     cluster.agree(strategy, facts)
     validation = more.get("validation_data")
     if validation is not None:
-        more["validation_data"] = multi_worker.by_rows(strategy, validation)
-    return multi_worker.by_rows(strategy, found)
+        more["validation_data"] = shared_out(strategy, validation)
+    return shared_out(strategy, found)
+
+
+def shared_out(strategy: tf.distribute.Strategy, data: Any) -> Any:
+    """Returns data that Keras may share out among the replicas."""
+    data = multi_worker.by_rows(strategy, data)
+    if _devices(strategy) == 1:
+        return data
+    return untuned.on_several_devices(data)
+
+
+def _devices(strategy: tf.distribute.Strategy | None) -> int:
+    """Returns how many there are of this worker."""
+    if strategy is None:
+        return 1
+    return strategy.num_replicas_in_sync // cluster.member_of(strategy).size
 
 
 def _check_rows(strategy: tf.distribute.Strategy, x: Any, rows: int) -> None:
@@ -89,6 +107,26 @@ def _check_loop(trainer: Any) -> None:
             "`model` must have no synchronised batch normalisation where "
             "`sigma` is a PerExampleSigma and there are several replicas: they "
             "cannot wait for each other within its loop"
+        )
+
+
+def check_steps(strategy: tf.distribute.Strategy | None, steps: int) -> None:
+    """Raises where Keras' loop over steps breaks, in a way that tells nobody.
+
+    It looks for the next batch within the loop, on each device.
+
+    Args:
+        strategy: Of the training; None for none.
+        steps: A call of the graph.
+
+    Raises:
+        ValueError: If there are several, on several devices.
+    """
+    devices = _devices(strategy)
+    if devices > 1 and steps > 1:
+        raise ValueError(
+            "`steps_per_execution` must be 1 on several devices: Keras cannot "
+            f"loop over their steps. Received: {steps} on {devices}"
         )
 
 

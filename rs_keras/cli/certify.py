@@ -119,6 +119,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_strategy(args: argparse.Namespace) -> None:
     """Refuses what has no use for the strategy."""
+    if args.replicas is not None and args.strategy != "mirrored":
+        raise ValueError("--replicas needs --strategy mirrored")
     if args.strategy == "one":
         return
     uses = {

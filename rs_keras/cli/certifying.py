@@ -121,6 +121,9 @@ def certifier_of(args: argparse.Namespace) -> Any:
     from rs_keras.checkpoints import load_classifier
     from rs_keras.checkpoints import trained_sigma
 
+    strategy = spreading.local_strategy(
+        getattr(args, "strategy", "one"), getattr(args, "replicas", None)
+    )
     sigma = args.sigma
     if sigma is None:
         sigma = trained_sigma(args.model)
@@ -129,7 +132,6 @@ def certifier_of(args: argparse.Namespace) -> Any:
             f"--sigma must be given: {args.model} does not say which noise it "
             "was trained with"
         )
-    strategy = spreading.local_strategy(getattr(args, "strategy", "one"))
     with spreading.scope_of(strategy):
         model = load_classifier(args.model)
     return Certifier(

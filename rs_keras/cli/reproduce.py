@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
+from rs_keras.cli import spreading
+
 if TYPE_CHECKING:
+    import tensorflow as tf
+
     from rs_keras.trainers.recipes import Recipe
 
 HELP = (
@@ -86,11 +90,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "table gets the paired difference on the same images",
     )
     parser.add_argument("--data-dir", help="where tensorflow-datasets looks")
+    spreading.add_replicas(parser, "on a machine without accelerators")
 
 
 def run(args: argparse.Namespace) -> int | None:
+    from rs_keras import cluster
     from rs_keras.trainers import reproduction_table
 
+    strategy = None
+    if args.replicas is not None:
+        # Before anything else of TensorFlow.
+        strategy = cluster.strategy_of("mirrored", replicas=args.replicas)
     # Trainings stop at SIGTERM by themselves; a certification, as at Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = Path(args.out)
@@ -99,7 +109,7 @@ def run(args: argparse.Namespace) -> int | None:
     try:
         for name in names:
             try:
-                code = _run(args, name)
+                code = _run(args, name, strategy)
             finally:
                 _compare(args, name)
             if code:
@@ -170,7 +180,11 @@ def _base(args: argparse.Namespace) -> str:
     return reproduction.ablation(reproduction.BASE)
 
 
-def _run(args: argparse.Namespace, name: str) -> int:
+def _run(
+    args: argparse.Namespace,
+    name: str,
+    strategy: "tf.distribute.Strategy | None",
+) -> int:
     """Trains and certifies one run, from where it was."""
     from rs_keras.checkpoints import load_classifier
     from rs_keras.trainers import reproduction
@@ -187,12 +201,15 @@ def _run(args: argparse.Namespace, name: str) -> int:
         if code:
             return code
     print(f"certifying {folder}", file=sys.stderr, flush=True)
+    with spreading.scope_of(strategy):
+        model = load_classifier(folder)
     reproduction.certify(
-        load_classifier(folder),
+        model,
         args.sigma,
         folder,
         args.budget,
         args.data_dir,
+        strategy=strategy,
     )
     return 0
 
@@ -217,5 +234,7 @@ def _train(
         words += ["--teacher", "train", "--teacher-n", _TEACHER_VOTES]
     if args.data_dir:
         words += ["--data-dir", args.data_dir]
+    if args.replicas is not None:
+        words += ["--strategy", "mirrored", "--replicas", str(args.replicas)]
     print(f"$ rs-keras {' '.join(words)}", flush=True)
     return main(words)

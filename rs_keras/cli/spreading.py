@@ -20,8 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser, workers: str) -> None:
         "--strategy",
         default="one",
         choices=("one", "mirrored", "multi_worker"),
-        help="one device; mirrored: all accelerators of this machine; "
-        f"multi_worker: {workers} (default: %(default)s)",
+        help="one device; mirrored: all accelerators of this machine, or "
+        f"--replicas; multi_worker: {workers} (default: %(default)s)",
+    )
+    add_replicas(group, "with --strategy mirrored on a machine without them")
+
+
+def add_replicas(group: Any, when: str) -> None:
+    """Adds how many replicas share the cores; `when` says when they do."""
+    group.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help=f"{when}: as many share its cores",
     )
 
 
@@ -37,16 +48,21 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def local_strategy(name: str) -> "tf.distribute.Strategy | None":
-    """Returns what spreads an image's draws over this machine's devices."""
+def local_strategy(
+    name: str, replicas: int | None
+) -> "tf.distribute.Strategy | None":
+    """Returns what spreads an image's draws over this machine's devices.
+
+    Call it before anything else of TensorFlow, as `cluster.strategy_of`.
+    """
     import tensorflow as tf
 
     from rs_keras import cluster
 
-    several = len(tf.config.list_logical_devices("GPU")) > 1
-    if name == "mirrored" or (name == "multi_worker" and several):
-        return cluster.strategy_of("mirrored")
-    return None
+    if name == "multi_worker":
+        several = len(tf.config.list_logical_devices("GPU")) > 1
+        name = "mirrored" if several else "one"
+    return cluster.strategy_of(name, replicas=replicas)
 
 
 def scope_of(strategy: "tf.distribute.Strategy | None") -> Any:

@@ -150,7 +150,9 @@ def run(args: argparse.Namespace) -> int | None:
     from rs_keras import cluster
 
     # Before anything else of TensorFlow: workers have to meet first.
-    strategy = cluster.strategy_of(args.strategy, args.worker_timeout)
+    strategy = cluster.strategy_of(
+        args.strategy, args.worker_timeout, args.replicas
+    )
     try:
         return _train(args, strategy)
     except cluster.LOST as error:
@@ -164,7 +166,9 @@ def _train(
 ) -> int | None:
     from rs_keras import cluster
     from rs_keras.trainers import runs
+    from rs_keras.trainers import workers
 
+    workers.check_steps(strategy, args.steps_per_execution)
     is_chief = cluster.member_of(strategy).is_chief
     recipe, folder = cluster.everywhere(
         strategy, lambda: _prepared(args, is_chief)
@@ -382,6 +386,7 @@ def _labels_of_teacher(
 
     settings = recipe.teacher
     n = settings.get("n", 10_000)
+    spread = cluster.within_machine(options["strategy"])
     # What is wrong with the student shows before its teacher is trained.
     recipe.build(args.data_dir)
     if args.teacher == "train":
@@ -391,7 +396,8 @@ def _labels_of_teacher(
         model = runs.train(trained, place, **{**options, "resume": True}).model
     else:
         place = Path(args.teacher)
-        model = load_classifier(place)
+        with spreading.scope_of(spread):
+            model = load_classifier(place)
     sigma = settings.get("sigma", 0.25)
     print(f"soft labels: {n} votes an example of {place}, sigma {sigma:g}")
     member = cluster.member_of(options["strategy"])
@@ -406,6 +412,7 @@ def _labels_of_teacher(
         recipe.seed,
         data_dir=args.data_dir,
         limit=recipe.limit,
+        strategy=spread,
     )
 
 
