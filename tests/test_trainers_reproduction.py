@@ -214,6 +214,23 @@ def test_a_card_tells_what_is_shorter_than_published(tiny, tmp_path):
     assert "in mixed_bfloat16 (published: float32) of batch 64" in text
 
 
+def test_a_schedule_that_was_stopped_is_told(tiny, tmp_path):
+    """In the card and in the table: what is shorter has drops of its own."""
+    known = Pretrained("mnist", "catrs", 1.0)
+    reproduction.certify(tiny[0], 1.0, tmp_path, "short", progress=False)
+    recipe = reproduction.recipe_of("catrs", 1.0).replace(epochs=107)
+    recipe.replace(**{"teacher.n": 1_000}).save(tmp_path / "recipe.json")
+    text = model_cards.card(known, tmp_path, fingerprint(tiny[0]))
+    assert "--sigma 1.0 --methods catrs`" in text
+    assert "stopped after 107 epochs of 150 of batch 64" in text
+    assert "from each of the epochs 51, 101 on" in text
+    folder = write_run(tmp_path, "catrs", constant(1.0), 107)
+    assert "| catrs | 107 of 150 |" in reproduction_table.report(tmp_path)
+    recipe.save(folder / "recipe.json")
+    text = reproduction_table.report(tmp_path)
+    assert "| catrs | the first 107 of 150 |" in text
+
+
 ABLATED = [f"ablations/{name}" for name in published.ABLATIONS]
 
 

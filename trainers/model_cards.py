@@ -123,7 +123,9 @@ def _recipe(recipe: Recipe, method: str) -> str:
     command = f"rs-keras reproduce mnist --sigma {recipe.sigma} "
     command += f"--methods {method}"
     length = f"{recipe.epochs} epochs"
-    if recipe.epochs != full.epochs:
+    if recipes.is_cut(recipe):
+        length = f"stopped after {length} of {full.epochs}"
+    elif recipe.epochs != full.epochs:
         command += f" --epochs {recipe.epochs}"
         length += f" (published: {full.epochs})"
     if recipe.dtype != full.dtype:

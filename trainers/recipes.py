@@ -82,6 +82,27 @@ def get(
     return recipe.replace(**overrides)
 
 
+def is_cut(recipe: Recipe) -> bool:
+    """Tells whether a recipe ends before the schedule that it is at.
+
+    One that was `shortened` has a schedule of its own.
+
+    Args:
+        recipe: Of a data set and a method that `get` knows by name.
+
+    Example:
+
+    >>> from rs_keras.trainers import recipes
+    >>> whole = recipes.get("mnist", "macer", sigma=1.0)
+    >>> kinds = whole, whole.shortened(70), whole.replace(epochs=70)
+    >>> [recipes.is_cut(recipe) for recipe in kinds]
+    [False, False, True]
+    """
+    whole = get(recipe.dataset, recipe.method, recipe.sigma)
+    same = recipe.schedule == whole.schedule
+    return same and recipe.epochs < whole.epochs
+
+
 def methods(dataset: str, data_dir: str | Path | None = None) -> list[str]:
     """Returns the names of the methods, and variants, that `get` knows.
 
