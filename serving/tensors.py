@@ -124,6 +124,8 @@ def _from_content(content: bytes, dtype: Any, size: int) -> np.ndarray:
         return _strings(content, size)
     if len(content) != size * dtype.size:
         raise ValueError(f"{len(content)} bytes for {size} {dtype.name}")
+    if dtype == tf.bool and max(content) > 1:
+        raise ValueError("bytes other than 0 and 1 for bool")
     return np.frombuffer(content, dtype.as_numpy_dtype)
 
 
@@ -154,8 +156,10 @@ def _strings(content: bytes, size: int) -> np.ndarray:
 
 def _from_field(values: Any, dtype: Any, size: int) -> np.ndarray:
     if dtype == tf.string:
-        flat = np.full(size, b"", object)
-        flat[: len(values)] = values[:size]
+        last = values[-1] if values else b""
+        flat = np.empty(size, object)
+        # NumPy itself would drop zeros at the end of a string.
+        flat[:] = [*values[:size], *[last] * (size - len(values))]
         return flat
     read_as = np.dtype(dtype.as_numpy_dtype)
     if dtype in _BITS:

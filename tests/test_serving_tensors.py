@@ -115,6 +115,26 @@ def test_decode_agrees_with_cpp_on_any_proto(proto):
         np.testing.assert_array_equal(decoded, expected)
 
 
+@pytest.mark.parametrize("given", [[], [b"a"], [b"a", b"\0"], [b"a"] * 5])
+def test_the_last_string_stands_for_all_that_are_missing(given):
+    proto = TensorProto(dtype=7, string_val=given)
+    proto.tensor_shape.dim.add().size = 4
+    decoded = tensors.decode(proto).tolist()
+    assert decoded == parsed_by_tensorflow(proto).tolist()
+    assert decoded == (given + given[-1:] * 4 if given else [b""] * 4)[:4]
+
+
+def test_decode_refuses_bytes_that_are_no_bool():
+    proto = TensorProto(dtype=10, tensor_content=b"\x01\x02")
+    proto.tensor_shape.dim.add().size = 2
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        parsed_by_tensorflow(proto)
+    with pytest.raises(ValueError, match="other than 0 and 1 for bool"):
+        tensors.decode(proto)
+    proto.tensor_content = b"\x01\x00"
+    np.testing.assert_array_equal(tensors.decode(proto), [True, False])
+
+
 @pytest.mark.parametrize("dims", [[2**62, 4], [2**30], [10**6, 10**6]], ids=str)
 def test_decode_refuses_claims_above_2_gib(dims):
     proto = TensorProto(dtype=1)
