@@ -334,9 +334,23 @@ def within_machine(
     >>> cluster.within_machine(cluster.strategy_of("mirrored")) is None
     True
     """
-    if strategy is None or has_workers(strategy):
+    if has_workers(strategy) or local_replicas(strategy) == 1:
         return None
-    return strategy if strategy.num_replicas_in_sync > 1 else None
+    return strategy
+
+
+def local_replicas(strategy: tf.distribute.Strategy | None) -> int:
+    """Returns how many replicas of a strategy this process has.
+
+    Example:
+
+    >>> from rs_keras import cluster
+    >>> cluster.local_replicas(cluster.strategy_of("mirrored"))
+    1
+    """
+    if strategy is None:
+        return 1
+    return strategy.num_replicas_in_sync // member_of(strategy).size
 
 
 def member_of(strategy: tf.distribute.Strategy | None) -> Member:
@@ -431,7 +445,7 @@ def _total(
     strategy: tf.distribute.Strategy, dtype: tf.DType
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns the graph that adds up, so that it is traced once."""
-    replicas = strategy.num_replicas_in_sync // member_of(strategy).size
+    replicas = local_replicas(strategy)
 
     def part(values: tf.Tensor) -> tf.Tensor:
         here = tf.distribute.get_replica_context()

@@ -7,6 +7,7 @@ that race. On two logical CPUs each epoch of a minute was followed by half a
 minute in which nothing was done (TensorFlow 2.21).
 """
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -43,13 +44,13 @@ def _untuned(data: tf.data.Dataset) -> tf.data.Dataset:
     return data.with_options(options)
 
 
+@functools.cache
 def _for_each_device() -> None:
     make = getattr(multi_device_iterator_ops, _MAKER, None)
-    if make is None or hasattr(make, "usual"):
+    if make is None:
         return
 
     def made(*args: Any, **kwargs: Any) -> tf.data.Dataset:
         return _untuned(make(*args, **kwargs))
 
-    made.usual = make  # type: ignore[attr-defined]
     setattr(multi_device_iterator_ops, _MAKER, made)

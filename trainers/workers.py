@@ -73,16 +73,9 @@ def look_at(
 def shared_out(strategy: tf.distribute.Strategy, data: Any) -> Any:
     """Returns data that Keras may share out among the replicas."""
     data = multi_worker.by_rows(strategy, data)
-    if _devices(strategy) == 1:
+    if cluster.local_replicas(strategy) == 1:
         return data
     return untuned.on_several_devices(data)
-
-
-def _devices(strategy: tf.distribute.Strategy | None) -> int:
-    """Returns how many there are of this worker."""
-    if strategy is None:
-        return 1
-    return strategy.num_replicas_in_sync // cluster.member_of(strategy).size
 
 
 def _check_rows(strategy: tf.distribute.Strategy, x: Any, rows: int) -> None:
@@ -122,7 +115,7 @@ def check_steps(strategy: tf.distribute.Strategy | None, steps: int) -> None:
     Raises:
         ValueError: If there are several, on several devices.
     """
-    devices = _devices(strategy)
+    devices = cluster.local_replicas(strategy)
     if devices > 1 and steps > 1:
         raise ValueError(
             "`steps_per_execution` must be 1 on several devices: Keras cannot "
