@@ -41,14 +41,12 @@ def data(steps):
 
 
 def trainer_of(strategy, network=None):
-    import contextlib
-
+    from rs_keras import cluster
     from rs_keras import models
     from rs_keras.trainers import SGD
     from rs_keras.trainers import Gaussian
 
-    scope = strategy.scope() if strategy else contextlib.nullcontext()
-    with scope:
+    with cluster.scope_of(strategy):
         trainer = Gaussian((network or models.lenet)(), sigma=0.5)
         trainer.compile(SGD(0.01, weight_decay=1e-4), metrics=["accuracy"])
     return trainer
@@ -271,12 +269,11 @@ def share(replicas):
 
 def shared_work(strategy):
     """Returns work for replicas that share the cores, by name."""
-    import contextlib
-
     import keras
     import tensorflow as tf
 
     from rs_keras import Certifier
+    from rs_keras import cluster
     from rs_keras import models
     from rs_keras import trainers
 
@@ -287,7 +284,7 @@ def shared_work(strategy):
     work = {}
     for dtype in ("float32", "mixed_bfloat16"):
         keras.config.set_dtype_policy(dtype)
-        with strategy.scope() if strategy else contextlib.nullcontext():
+        with cluster.scope_of(strategy):
             trainer = trainers.SmoothMix(models.lenet(), 1.0, 4, steps=8)
             trainer.compile(trainers.SGD(0.01, weight_decay=1e-4))
         certifier = Certifier(trainer.model, 0.5, strategy=strategy)

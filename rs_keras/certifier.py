@@ -35,8 +35,8 @@ class Certifier(SmoothedClassifier):
         g(x) = argmax_c P[f(x + sigma * eps) = c],    eps ~ Normal(0, I),
 
     and its answer cannot change inside an L2 ball: if the top class has
-    probability at least p_lower > 1/2 and every other at most p_upper, then
-    g is constant within
+    probability at least p_lower and every other at most p_upper < p_lower,
+    then g is constant within
 
         radius = sigma / 2 * (icdf(p_lower) - icdf(p_upper)).
 

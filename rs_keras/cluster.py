@@ -5,6 +5,7 @@ the same program; the first of them is the chief, who writes what is kept. What
 is here works with any strategy: one without workers is a cluster of one.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -304,6 +305,22 @@ def _set_timeout(jobs: Mapping[str, list[str]], timeout: float) -> None:
         cluster_register_timeout_in_ms=milliseconds,
         coordinated_jobs=tasks,
     )
+
+
+def scope_of(
+    strategy: tf.distribute.Strategy | None,
+) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context in which a strategy's variables are made.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import cluster
+    >>> with cluster.scope_of(None):  # no strategy: as without it
+    ...     tf.Variable(1.0).numpy().item()
+    1.0
+    """
+    return strategy.scope() if strategy else contextlib.nullcontext()
 
 
 def has_workers(strategy: tf.distribute.Strategy | None) -> bool:

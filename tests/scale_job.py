@@ -146,11 +146,11 @@ def train(strategy, name, eager=False):
     import golden_cases as golden
     import keras
 
+    from rs_keras import cluster
     from rs_keras.trainers import SGD
     from rs_keras.trainers import batch_norm
 
-    scope = strategy.scope() if strategy else contextlib.nullcontext()
-    with scope:
+    with cluster.scope_of(strategy):
         l2 = keras.regularizers.L2(0.01)
         if name in ("per_example_sigma", "catrs_apart"):
             # A loop over the network leaves no room for synchronising.
@@ -177,10 +177,10 @@ def votes(strategy):
     import numpy as np
 
     from rs_keras import Certifier
+    from rs_keras import cluster
 
     images = np.random.default_rng(2).random((3, 8, 8, 1), np.float32)
-    scope = strategy.scope() if strategy else contextlib.nullcontext()
-    with scope:
+    with cluster.scope_of(strategy):
         network = golden.tiny()
     certifier = Certifier(network, 0.5, batch_size=16, strategy=strategy)
     found = certifier.certify(images, n0=10, n=103, seed=3)

@@ -13,6 +13,10 @@ from rs_keras.checkpoints import load_classifier
 from rs_keras.checkpoints import trained_sigma
 from rs_keras.classifiers import fingerprint
 from rs_keras.cli import main
+from rs_keras.trainers import model_cards
+from rs_keras.trainers import reproduction
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 each = pytest.mark.parametrize("name", models.PRETRAINED)
 
@@ -26,6 +30,14 @@ def test_the_card_is_about_these_weights(name):
     assert f"`{fingerprint(model)}`" in text
     for part in ("Data", "Recipe", "Certified", "Limits"):
         assert f"\n## {part}\n" in text
+
+
+@each
+def test_the_card_tells_what_the_committed_logs_hold(name):
+    known = models.PRETRAINED[name]
+    folder = reproduction.folder_of(RESULTS, known.sigma, known.method)
+    weights = fingerprint(models.pretrained(name))
+    assert known.card.read_text() == model_cards.card(known, folder, weights)
 
 
 @each

@@ -137,6 +137,20 @@ def test_wrong_calls(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_each_sigma_has_the_methods_that_were_published():
+    for sigma, known in published.PUBLISHED.items():
+        found = reproduction.methods(sigma)
+        assert set(found) <= set(known)
+        families = {name.partition("_")[0] for name in known}
+        assert {name.partition("_")[0] for name in found} == families
+
+
+def test_references_that_are_no_folder(no_training, tmp_path, capsys):
+    call = ["reproduce", "mnist", "--references", str(tmp_path / "logs")]
+    assert main([*call, "--out", str(tmp_path)]) == 2
+    assert "--references must be a folder" in capsys.readouterr().err
+
+
 def test_a_run_is_trained_when_its_last_epoch_is_written(tmp_path):
     recipe = recipes.get("mnist", "gaussian", 1.0).shortened(2)
     assert not reproduction.is_trained(tmp_path, recipe)
@@ -146,6 +160,9 @@ def test_a_run_is_trained_when_its_last_epoch_is_written(tmp_path):
     assert not reproduction.is_trained(tmp_path, recipe)
     (tmp_path / "history.csv").write_text("epoch,loss\n0,2.0\n1,1.0\n")
     assert reproduction.is_trained(tmp_path, recipe)
+    for resume in (False, True):
+        with pytest.raises(FileExistsError, match="holds a finished run"):
+            runs.train(recipe, tmp_path, resume=resume)
     one = recipes.get("mnist", "catrs", 1.0).shortened(2)
     one.replace(**{"teacher.n": 7}).save(tmp_path / "recipe.json")
     assert reproduction.is_trained(tmp_path, one)
@@ -222,7 +239,7 @@ def test_a_schedule_that_was_stopped_is_told(tiny, tmp_path):
     recipe.replace(**{"teacher.n": 1_000}).save(tmp_path / "recipe.json")
     text = model_cards.card(known, tmp_path, fingerprint(tiny[0]))
     assert "--sigma 1.0 --methods catrs`" in text
-    assert "stopped after 107 epochs of 150 of batch 64" in text
+    assert "stopped after 107 epochs of the command's 150 of batch 64" in text
     assert "from each of the epochs 51, 101 on" in text
     folder = write_run(tmp_path, "catrs", constant(1.0), 107)
     assert "| catrs | 107 of 150 |" in reproduction_table.report(tmp_path)
@@ -247,7 +264,7 @@ SPREAD = [*LONG, "--replicas", "1"]
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        *((run, LONG) for run in (*reproduction.METHODS, *ABLATED)),
+        *((run, LONG) for run in (*reproduction.methods(1.0), *ABLATED)),
         *((run, SHORT) for run in ("catrs", "ablations/base", ABLATED[0])),
         *((run, QUICK) for run in ("macer", "catrs")),
         *((run, SPREAD) for run in ("macer", "catrs")),
@@ -302,6 +319,27 @@ def test_the_command_trains_what_the_table_tells(
     )
     spread = [strategy is not None for strategy in strategies]
     assert spread == ["--replicas" in words] * len(spread)
+
+
+def test_a_student_that_has_begun_needs_no_teacher(tmp_path, monkeypatch):
+    """Its votes are there, and its snapshot knows them."""
+    folder = reproduction.folder_of(tmp_path, 1.0, "catrs")
+    folder.mkdir(parents=True)
+    votes = np.full([60_000, 10], 0.1, np.float32)
+    np.savez(folder / "soft_labels_1000.npz", soft_label=votes)
+    (folder / "snapshot.npz").touch()
+    begun = []
+
+    def train(recipe, folder, soft_labels, **_):
+        begun.append(folder.name)
+        np.testing.assert_array_equal(soft_labels, votes)
+        raise Enough
+
+    monkeypatch.setattr(runs, "train", train)
+    call = ["reproduce", "mnist", "--methods", "catrs"]
+    with pytest.raises(Enough):
+        main([*call, "--out", str(tmp_path)])
+    assert begun == ["catrs"]
 
 
 def runs_of(*words):
@@ -489,6 +527,15 @@ def test_runs_of_another_length_as_much_of_their_schedule(tmp_path):
     assert text.endswith("| as published |")
 
 
+def test_what_was_stopped_is_no_pair_with_what_is_shorter(tmp_path):
+    """The first 15 of 150 epochs have seen no drop, the 9 of 90 both."""
+    write_run(tmp_path, "gaussian", constant(0.5), 9)
+    folder = write_run(tmp_path, "catrs", constant(1.0), 15)
+    cut = reproduction.recipe_of("catrs", 1.0).replace(epochs=15)
+    cut.save(folder / "recipe.json")
+    assert order_of(tmp_path) == []
+
+
 def test_a_full_run_of_fewer_draws_is_a_part(tmp_path):
     write_run(tmp_path, "gaussian", constant(0.5), 90, n=10_000)
     write_run(tmp_path, "catrs", constant(0.2), 150, n=10_000)
@@ -550,6 +597,12 @@ def test_what_was_trained_in_half_precision_is_certified_in_float32(
     (folder / "history.csv").write_text("epoch\n" + "0\n" * recipe.epochs)
     words = ["--budget", "short", "--dtype", "mixed_bfloat16", *spread]
     call = ["reproduce", "mnist", "--methods", "gaussian", *words]
+    assert main([*call, "--out", str(tmp_path)]) == 0
+    # Stopped after one image, the same command does the others.
+    for form in whole:
+        path = folder / f"{form}.tsv"
+        path.write_text("".join(path.read_text().splitlines(True)[:2]))
+        assert len(CertificationLog.read(path)) == 1
     assert main([*call, "--out", str(tmp_path)]) == 0
     for form, log in whole.items():
         found = CertificationLog.read(folder / f"{form}.tsv")
@@ -627,6 +680,23 @@ def test_results_are_not_trained_over(
     (line,) = capsys.readouterr().err.splitlines()
     assert "`--out` must be" in line and message in line
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_stands_in_the_way_is_told_first(no_training, tmp_path, capsys):
+    """Not when the methods before it are trained."""
+    write_run(tmp_path, "macer", constant(0.5), 9)
+    call = ["reproduce", "mnist", "--methods", "gaussian", "macer"]
+    assert main([*call, "--out", str(tmp_path)]) == 2
+    assert "120 images, 9 epochs in float32" in capsys.readouterr().err
+    assert not reproduction.folder_of(tmp_path, 1.0, "gaussian").exists()
+
+
+def test_a_log_without_its_settings_is_named(tmp_path, capsys):
+    folder = write_run(tmp_path, "gaussian", constant(0.5), 90)
+    (folder / "plain.tsv.json").unlink()
+    call = ["reproduce", "mnist", "--methods", "gaussian"]
+    assert main([*call, "--out", str(tmp_path)]) == 2
+    assert "plain.tsv.json, with `n` and `skip`" in capsys.readouterr().err
 
 
 def test_what_is_done_is_shown_again(no_training, tmp_path, capsys):

@@ -124,7 +124,7 @@ def _recipe(recipe: Recipe, method: str) -> str:
     command += f"--methods {method}"
     length = f"{recipe.epochs} epochs"
     if recipes.is_cut(recipe):
-        length = f"stopped after {length} of {full.epochs}"
+        length = f"stopped after {length} of the command's {full.epochs}"
     elif recipe.epochs != full.epochs:
         command += f" --epochs {recipe.epochs}"
         length += f" (published: {full.epochs})"

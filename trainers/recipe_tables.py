@@ -154,11 +154,11 @@ _MNIST_MIX_STEPS = {
 }
 
 
-def _mnist_mix(eta: float, one_step: bool, table: str) -> Setting:
+def _mnist_mix(eta: float, one_step: bool) -> Setting:
     """SmoothMix on MNIST: step size 1, m = 4."""
     return Setting(
         "SmoothMix",
-        f"{_MIX}; SmoothMix, appendix D, {table}",
+        f"{_MIX}; SmoothMix, table 2",
         {
             "num_noise": 4,
             "step_size": 1.0,
@@ -175,7 +175,7 @@ def _cifar_mix(one_step: bool) -> Setting:
     """SmoothMix on CIFAR-10: T = 4, m = 2, step size 2 sigma."""
     return Setting(
         "SmoothMix",
-        f"{_MIX}; SmoothMix, section 4 and table 1",
+        f"{_MIX}; SmoothMix, section 4 and table 3",
         {
             "num_noise": 2,
             "steps": 4,
@@ -256,13 +256,13 @@ SETTINGS: dict[str, dict[str, Setting]] = {
                 1.0: {"weight": 5.0},
             },
         ),
-        "smoothmix": _mnist_mix(5.0, False, "table 2"),
-        "smoothmix_onestep": _mnist_mix(5.0, True, "table 2"),
-        "smoothmix_eta1": _mnist_mix(1.0, False, "table 2"),
-        "smoothmix_onestep_eta1": _mnist_mix(1.0, True, "table 2"),
+        "smoothmix": _mnist_mix(5.0, False),
+        "smoothmix_onestep": _mnist_mix(5.0, True),
+        "smoothmix_eta1": _mnist_mix(1.0, False),
+        "smoothmix_onestep_eta1": _mnist_mix(1.0, True),
         "smoothmix_T1": Setting(
             "SmoothMix",
-            "SmoothMix, appendix H, table 7: (alpha, T) = (8, 1), at sigma "
+            "SmoothMix, appendix H, table 9: (alpha, T) = (8, 1), at sigma "
             "1.0; elsewhere alpha = 8 sigma, as alpha T is in the table",
             {
                 "num_noise": 4,

@@ -7,7 +7,7 @@ Example:
 >>> recipe.trainer["name"], recipe.trainer["steps"], recipe.batch_size
 ('SmoothMix', 8, 64)
 >>> recipe.sources["trainer"]
-'command of jh-jeong/smoothmix; SmoothMix, appendix D, table 2'
+'command of jh-jeong/smoothmix; SmoothMix, table 2'
 """
 
 import dataclasses

@@ -35,13 +35,14 @@ from rs_keras.trainers.recipes import Recipe
 from rs_keras.verdicts import vote_certificate
 
 # What takes least comes first.
-METHODS = (
+_METHODS = (
     "gaussian",
-    "smoothmix_T1",
-    "consistency",
     "stability",
-    "catrs",
+    "consistency",
+    "smoothmix_T1",
+    "smoothmix",
     "macer",
+    "catrs",
     "smoothadv",
     "smoothmix_onestep",
 )
@@ -69,6 +70,27 @@ N0, ALPHA, SEED = 100, 0.001, 0
 _DTYPE = "float32"
 
 _ORDER = Path(rs_keras.__file__).parent / "data" / "mnist_test_order.npz"
+
+
+def methods(sigma: float) -> list[str]:
+    """Returns what is reproduced of a sigma: each method once.
+
+    Of SmoothMix, the quick setting (T = 1) where the paper has it, and the one
+    with the one-step adversary.
+
+    Args:
+        sigma: One of `reproduction_published.PUBLISHED`.
+
+    Example:
+
+    >>> from rs_keras.trainers import reproduction
+    >>> reproduction.methods(0.5)
+    ['gaussian', 'stability', 'consistency', 'smoothmix', 'macer', 'smoothadv',
+     'smoothmix_onestep']
+    """
+    known = published.PUBLISHED[sigma]
+    slower = "smoothmix" if ABLATED in known else None
+    return [name for name in _METHODS if name in known and name != slower]
 
 
 def folder_of(root: str | Path, sigma: float, run: str) -> Path:
@@ -177,8 +199,6 @@ def recipe_of(
 def is_trained(folder: str | Path, recipe: Recipe) -> bool:
     """Tells whether a folder holds a run of a recipe that came to its end.
 
-    Such a run needs no data and no snapshot any more to be certified.
-
     Args:
         folder: Of the run.
         recipe: What should have been trained; how many votes its teacher has
@@ -192,13 +212,7 @@ def is_trained(folder: str | Path, recipe: Recipe) -> bool:
     >>> reproduction.is_trained("nothing/is/here", recipe)
     False
     """
-    place = Path(folder)
-    needed = (runs.RECIPE, runs.HISTORY, RUN_MODEL)
-    if not all((place / name).is_file() for name in needed):
-        return False
-    # One line an epoch, and the header.
-    lines = len((place / runs.HISTORY).read_text().splitlines())
-    return _holds(place, recipe) and lines == recipe.epochs + 1
+    return runs.is_finished(folder) and _holds(Path(folder), recipe)
 
 
 def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
@@ -276,6 +290,9 @@ def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
     Args:
         folder: Of the run; its logs may be ones that were stopped, of which
             one can be an image ahead: it is left out.
+
+    Raises:
+        ValueError: If a log's settings are not beside it.
     """
     paths = {form: Path(folder) / f"{form}.tsv" for form in FORMS}
     if not all(path.is_file() for path in paths.values()):
@@ -284,6 +301,12 @@ def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
         form: CertificationLog.read(path, recover=True)
         for form, path in paths.items()
     }
+    for form, log in logs.items():
+        if len(log) and not {"n", "skip"} <= log.settings.keys():
+            raise ValueError(
+                f"{paths[form]} must have its settings beside it, "
+                f"{paths[form].name}.json, with `n` and `skip`"
+            )
     plain, runner_up = (logs[form].idx for form in FORMS)
     both = np.intersect1d(plain, runner_up)
     return {form: only(log, both) for form, log in logs.items()}

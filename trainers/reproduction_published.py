@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rs_keras.log import CertificationLog
 
-# ACR over the whole test set: SmoothMix, tables 2 and 7; CAT-RS: the authors'
+# ACR over the whole test set: SmoothMix, tables 2 and 9; CAT-RS: the authors'
 # log, of one training. By sigma and recipe.
 PUBLISHED: dict[float, dict[str, float]] = {
     0.25: {

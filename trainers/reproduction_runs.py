@@ -59,14 +59,19 @@ class Run:
         return self.plain.settings["n"]
 
     @property
-    def extent(self) -> tuple[float, int]:
-        """How much of its schedule it has, and n: runs alike in it compare."""
-        return self.epochs / self.full_epochs, self.n
+    def is_cut(self) -> bool:
+        """Whether it is the first part of a schedule, not a shorter one."""
+        return recipes.is_cut(self.recipe)
+
+    @property
+    def extent(self) -> tuple[float, bool, int]:
+        """How much of which schedule, and n: runs alike in it compare."""
+        return self.epochs / self.full_epochs, self.is_cut, self.n
 
     @property
     def is_full(self) -> bool:
         """Whether schedule and n are the papers'."""
-        return self.extent == (1.0, AUTHORS_N)
+        return self.extent == (1.0, False, AUTHORS_N)
 
 
 def read(root: str | Path, sigma: float, name: str) -> Run | None:

@@ -11,7 +11,6 @@ import numpy as np
 
 from rs_keras.files import written_whole
 from rs_keras.log import CertificationLog
-from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction_pairs as pairs
 from rs_keras.trainers.reproduction import TEST_IMAGES
 from rs_keras.trainers.reproduction_pairs import AGAINST
@@ -93,7 +92,7 @@ def table(runs: Iterable[Run]) -> str:
 
 def _length(run: Run) -> str:
     """How much of its schedule it had, and in which type, if in another."""
-    first = "the first " if recipes.is_cut(run.recipe) else ""
+    first = "the first " if run.is_cut else ""
     length = f"{first}{run.epochs} of {run.full_epochs}"
     policy = run.recipe.dtype
     return length if policy == "float32" else f"{length}, {policy}"
@@ -179,9 +178,10 @@ def report(root: str | Path) -> str:
         "interval is about the choice of images, not about training seeds. "
         "Where not all test images are there, the log was stopped; they are "
         "spread over the file, and where the run's `model.keras` is, the same "
-        "command goes on. Where not all epochs are there, drops of the "
-        "learning rate and warm-ups have their share of them; 'the first' "
-        "epochs are those of the whole schedule. Where epochs say "
+        "command goes on, with the row's epochs and type as flags. Where not "
+        "all epochs are there (`--epochs`), drops of the learning rate and "
+        "warm-ups have their share of them; 'the first' epochs are those of "
+        "the whole schedule, of a training that was stopped. Where epochs say "
         "mixed_bfloat16, training computed in bfloat16 with weights in "
         "float32 (`--dtype`), elsewhere in float32, as the authors' did; "
         "certificates are about the network in float32 everywhere.",

@@ -25,6 +25,7 @@ from rs_keras.checks import check_distributions
 from rs_keras.evaluation import selected
 from rs_keras.files import written_whole
 from rs_keras.teacher import digest
+from rs_keras.trainers import recipes
 from rs_keras.trainers import snapshots
 from rs_keras.trainers.base import SmoothTrainer
 from rs_keras.trainers.callbacks import CertifyCallback
@@ -79,7 +80,8 @@ def train(
     Raises:
         ValueError: If an argument is out of range, or the folder holds a run
             of other settings (names each).
-        FileExistsError: If the folder holds a run and `resume` is False.
+        FileExistsError: If the folder holds a run and `resume` is False, or a
+            finished run without its snapshot (several workers: ValueError).
         OSError: If data or folder cannot be read or written.
         FloatingPointError: If the loss is not finite any more. The folder then
             holds the last epoch that was.
@@ -96,13 +98,16 @@ def train(
     >>> sorted(path.name for path in Path(folder).iterdir())
     ['history.csv', 'model.keras', 'recipe.json', 'snapshot.npz']
     """
-    passes = cluster.everywhere(
-        strategy, lambda: Passes(recipe, data_dir, soft_labels)
-    )
+
+    def prepared() -> Passes:
+        if cluster.member_of(strategy).is_chief:
+            _check_unfinished(Path(folder))
+        return Passes(recipe, data_dir, soft_labels)
+
+    passes = cluster.everywhere(strategy, prepared)
     settings = _settings(recipe, soft_labels)
     cluster.agree(strategy, {"recipe": settings})
-    scope = strategy.scope() if strategy else contextlib.nullcontext()
-    with scope:
+    with cluster.scope_of(strategy):
         trainer = recipe.build(
             data_dir, steps_per_execution=steps_per_execution
         )
@@ -120,6 +125,37 @@ def train(
             verbose=verbose if cluster.member_of(strategy).is_chief else 0,
         )
     return trainer
+
+
+def is_finished(folder: str | Path) -> bool:
+    """Tells whether a folder holds a run that came to its end.
+
+    Such a run needs no data and no snapshot any more to be certified.
+
+    Args:
+        folder: Of the run.
+
+    Example:
+
+    >>> from rs_keras.trainers import runs
+    >>> runs.is_finished("nothing/is/here")
+    False
+    """
+    place = Path(folder)
+    needed = (RECIPE, HISTORY, RUN_MODEL)
+    if not all((place / name).is_file() for name in needed):
+        return False
+    # One line an epoch, and the header.
+    lines = len((place / HISTORY).read_text().splitlines())
+    return lines == recipes.load(place / RECIPE).epochs + 1
+
+
+def _check_unfinished(folder: Path) -> None:
+    if is_finished(folder) and not (folder / SNAPSHOT).exists():
+        raise FileExistsError(
+            f"{folder} holds a finished run without its snapshot, which cannot "
+            "go on: choose another folder"
+        )
 
 
 @contextlib.contextmanager
@@ -152,12 +188,12 @@ def _fit(
         own.append(_certify(recipe, data_dir))
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / SNAPSHOT).exists():
+        # Opened for appending, a log that is resumed is not emptied before it
+        # is put back; left over from before the first snapshot, it goes, and
+        # first: beside another recipe it would make a finished run.
+        (folder / HISTORY).unlink(missing_ok=True)
         with written_whole(folder / RECIPE) as temporary:
             recipe.save(temporary)
-    # Opened for appending, a log that is resumed is not emptied before it is
-    # put back; left over from before the first snapshot, it goes.
-    if not (folder / SNAPSHOT).exists():
-        (folder / HISTORY).unlink(missing_ok=True)
     own.append(keras.callbacks.CSVLogger(folder / HISTORY, append=True))
     snapshots.fit(
         trainer,

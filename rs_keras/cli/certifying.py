@@ -118,6 +118,7 @@ def certifier_of(args: argparse.Namespace) -> Any:
         _check_unset(args)
         return reaching.client_of(args, args.servers)
     from rs_keras import Certifier
+    from rs_keras import cluster
     from rs_keras.checkpoints import load_classifier
     from rs_keras.checkpoints import trained_sigma
 
@@ -132,7 +133,7 @@ def certifier_of(args: argparse.Namespace) -> Any:
             f"--sigma must be given: {args.model} does not say which noise it "
             "was trained with"
         )
-    with spreading.scope_of(strategy):
+    with cluster.scope_of(strategy):
         model = load_classifier(args.model)
     return Certifier(
         model,

@@ -1,6 +1,6 @@
 """Exports a certifier for TF Serving, or shows what an export holds.
 
-rs-keras export runs/mnist --sigma 0.5 --out exports/mnist
+rs-keras export runs/mnist --out exports/mnist
 """
 
 import argparse
@@ -8,7 +8,7 @@ import argparse
 from rs_keras.cli import certifying
 
 HELP = "exports a certifier for TF Serving, or shows what an export holds"
-EXAMPLE = "rs-keras export runs/mnist --sigma 0.5 --out exports/mnist"
+EXAMPLE = "rs-keras export runs/mnist --out exports/mnist"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,6 @@
 """What the commands share that run on several devices or machines."""
 
 import argparse
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -63,11 +62,6 @@ def local_strategy(
         several = len(tf.config.list_logical_devices("GPU")) > 1
         name = "mirrored" if several else "one"
     return cluster.strategy_of(name, replicas=replicas)
-
-
-def scope_of(strategy: "tf.distribute.Strategy | None") -> Any:
-    """Returns the context in which a strategy's variables are made."""
-    return strategy.scope() if strategy else contextlib.nullcontext()
 
 
 def shard_of(name: str, out: str) -> tuple[tuple[int, int] | None, str]:

@@ -381,11 +381,18 @@ def _labels_of_teacher(
 ) -> "np.ndarray":
     import rs_keras
     from rs_keras import cluster
+    from rs_keras import teacher
     from rs_keras.checkpoints import load_classifier
     from rs_keras.trainers import runs
 
     settings = recipe.teacher
     n = settings.get("n", 10_000)
+    made = folder / f"soft_labels_{n}.npz"
+    member = cluster.member_of(options["strategy"])
+    if args.teacher == "train" and args.resume and member.size == 1:
+        # A student that has begun knows its labels: its teacher may be gone.
+        if made.exists() and (folder / runs.SNAPSHOT).exists():
+            return teacher.read_labels(made, recipe.dataset)
     spread = cluster.within_machine(options["strategy"])
     # What is wrong with the student shows before its teacher is trained.
     recipe.build(args.data_dir)
@@ -396,19 +403,19 @@ def _labels_of_teacher(
         model = runs.train(trained, place, **{**options, "resume": True}).model
     else:
         place = Path(args.teacher)
-        with spreading.scope_of(spread):
+        with cluster.scope_of(spread):
             model = load_classifier(place)
     sigma = settings.get("sigma", 0.25)
     print(f"soft labels: {n} votes an example of {place}, sigma {sigma:g}")
-    member = cluster.member_of(options["strategy"])
-    # Each worker votes for itself, and may see the same folder.
-    own = "" if member.is_chief else f".worker{member.rank}"
+    if not member.is_chief:
+        # Each worker votes for itself, and may see the same folder.
+        made = folder / f"soft_labels_{n}.worker{member.rank}.npz"
     return rs_keras.smoothed_labels(
         model,
         recipe.dataset,
         sigma,
         n,
-        folder / f"soft_labels_{n}{own}.npz",
+        made,
         recipe.seed,
         data_dir=args.data_dir,
         limit=recipe.limit,
