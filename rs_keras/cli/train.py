@@ -387,8 +387,10 @@ def _labels_of_teacher(
 
     settings = recipe.teacher
     n = settings.get("n", 10_000)
-    made = folder / f"soft_labels_{n}.npz"
     member = cluster.member_of(options["strategy"])
+    # Each worker votes for itself, and may see the same folder.
+    own = "" if member.is_chief else f".worker{member.rank}"
+    made = folder / f"soft_labels_{n}{own}.npz"
     if args.teacher == "train" and args.resume and member.size == 1:
         # A student that has begun knows its labels: its teacher may be gone.
         if made.exists() and (folder / runs.SNAPSHOT).exists():
@@ -407,9 +409,6 @@ def _labels_of_teacher(
             model = load_classifier(place)
     sigma = settings.get("sigma", 0.25)
     print(f"soft labels: {n} votes an example of {place}, sigma {sigma:g}")
-    if not member.is_chief:
-        # Each worker votes for itself, and may see the same folder.
-        made = folder / f"soft_labels_{n}.worker{member.rank}.npz"
     return rs_keras.smoothed_labels(
         model,
         recipe.dataset,
