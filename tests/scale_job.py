@@ -333,11 +333,12 @@ def refusals(strategy):
     from rs_keras import trainers
     from rs_keras.trainers import batch_norm
 
-    def message(network, sigma, batches, **options):
+    def message(network, sigma, batches, call="fit", **options):
         trainer = trainers.Gaussian(network, sigma)
         trainer.compile(trainers.SGD(0.1), **options)
+        more = {"shuffle": False} if call == "fit" else {}
         try:
-            trainer.fit(batches, verbose=0, shuffle=False)
+            getattr(trainer, call)(batches, verbose=0, **more)
         except ValueError as error:
             return str(error)
         return "none"
@@ -349,8 +350,11 @@ def refusals(strategy):
             data(targets=True),
         )
         few = message(golden.tiny(), 0.25, data().unbatch().batch(1))
-        steps = message(golden.tiny(), 0.25, data(), steps_per_execution=4)
-    return {"loop": loop, "few": few, "steps": steps}
+        steps, evaluated = (
+            message(golden.tiny(), 0.25, data(), call, steps_per_execution=4)
+            for call in ("fit", "evaluate")
+        )
+    return {"loop": loop, "few": few, "steps": steps, "evaluated": evaluated}
 
 
 def workers(folder):

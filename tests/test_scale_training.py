@@ -94,8 +94,9 @@ def test_votes_are_those_of_one_device(found, place):
         ("few", "`batch_size` must be at least the number of replicas, 2"),
         ("loop", "`model` must have no synchronised batch normalisation"),
         ("steps", "`steps_per_execution` must be 1 on several devices"),
+        ("evaluated", "`steps_per_execution` must be 1 on several devices"),
     ],
-    ids=["few_rows", "loop", "steps"],
+    ids=["few_rows", "loop", "steps", "evaluated"],
 )
 def test_refused_before_the_first_step(found, kind, message):
     assert message in str(load(found, "refusals")[kind])

@@ -324,6 +324,15 @@ class SmoothTrainer(NoisyModel):
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
 
+    def make_test_function(self, force: bool = False) -> Any:
+        """Returns the step of `evaluate`, as in Keras.
+
+        Raises:
+            ValueError: If a call makes several steps on several devices.
+        """
+        workers.check_steps(self.distribute_strategy, self.steps_per_execution)
+        return super().make_test_function(force)
+
     def begin_epoch(self, epoch: int) -> None:
         """Sets what depends on the epoch, counted from 0; `fit` calls it."""
         self.warmup_factor.assign(self.warmup(epoch))
