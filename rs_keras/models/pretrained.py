@@ -55,7 +55,7 @@ class Pretrained:
 PRETRAINED: dict[str, Pretrained] = {
     known.name: known
     for known in (
-        Pretrained("mnist", "smoothmix_T1", 1.0),
+        Pretrained("mnist", "smoothmix_onestep", 1.0),
         Pretrained("mnist", "catrs", 1.0),
         Pretrained("mnist", "gaussian", 1.0),
     )
