@@ -143,6 +143,12 @@ def test_the_page_is_made_from_the_files():
     assert text == reproduction_table.report(RESULTS)
 
 
+def test_the_page_says_once_how_pairs_are_judged():
+    text = (RESULTS / "README.md").read_text()
+    assert text.count("### Order of the methods\n") > 1
+    assert text.count("How pairs are judged:") == 1
+
+
 def test_the_readme_shows_the_same_table():
     table = reproduction_table.table(
         reproduction_runs.read_methods(RESULTS, 1.0)

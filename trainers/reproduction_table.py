@@ -164,6 +164,7 @@ def report(root: str | Path) -> str:
     Args:
         root: The results folder.
     """
+    sections = [part for sigma in PUBLISHED for part in _section(root, sigma)]
     parts = [
         _TITLE,
         "Made by `rs-keras reproduce mnist --sigma SIGMA`, which prints each "
@@ -186,8 +187,10 @@ def report(root: str | Path) -> str:
         "float32 (`--dtype`), elsewhere in float32, as the authors' did; "
         "certificates are about the network in float32 everywhere.",
     ]
-    for sigma in PUBLISHED:
-        parts += _section(root, sigma)
+    # The rule is the same of every sigma, so a page of several says it once.
+    if _RULE in sections:
+        parts.append(_RULE)
+    parts += [part for part in sections if part != _RULE]
     return "\n\n".join(parts) + "\n"
 
 
