@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from scipy import stats
 
 from rs_keras import CertificationLog
+from rs_keras.cli import main
 from rs_keras.trainers import recipes
 from rs_keras.trainers import reproduction
 from rs_keras.trainers import reproduction_pairs
@@ -74,6 +76,35 @@ def test_radii_are_those_that_votes_can_give(run):
     abstained = plain.predict == -1
     assert not plain.radius[abstained].any()
     assert (plain.correct == (plain.predict == plain.label)).all()
+
+
+@each
+def test_both_radii_are_those_of_one_pair_of_counts(run):
+    """Clopper and Pearson by SciPy: whole votes k and k2 give both radii.
+
+    k votes for the top class follow from the plain radius. The runner-up's k2,
+    the most of nine others, is at least (n - k) / 9 and at most n - k.
+    """
+    plain = CertificationLog.read(run / "plain.tsv")
+    runner_up = CertificationLog.read(run / "runner_up.tsv")
+    n, sigma = draws_of(run, plain), sigma_of(run)
+    k = np.arange(n // 2, n + 1)
+    radii = sigma * stats.norm.ppf(stats.beta.ppf(1e-3, k, n - k + 1))
+    top = stats.norm.ppf(stats.beta.ppf(0.9e-3, k, n - k + 1))
+    k2 = np.arange(n // 2)
+    second = stats.norm.ppf(stats.beta.ppf(1 - 0.1e-3, k2 + 1, n - k2))
+    certified = np.flatnonzero(plain.predict >= 0)
+    assert len(certified) > 50
+    for row in certified:
+        nearest = np.argmin(np.abs(radii - plain.radius[row]))
+        # Logs have six digits after the point, rounded down.
+        assert -1e-9 < radii[nearest] - plain.radius[row] < 2e-6
+        assert plain.predict[row] == runner_up.predict[row]
+        rest = n - k[nearest]
+        few, most = -(-rest // 9), min(rest, len(k2) - 1)
+        bound = np.minimum(second[few : most + 1], -top[nearest])
+        both = sigma / 2 * (top[nearest] - bound)
+        assert np.abs(both - runner_up.radius[row]).min() < 2e-6
 
 
 @each
@@ -150,7 +181,27 @@ def test_the_page_says_once_how_pairs_are_judged():
 
 
 def test_the_readme_shows_the_same_table():
-    table = reproduction_table.table(
-        reproduction_runs.read_methods(RESULTS, 1.0)
-    )
-    assert table in (RESULTS.parent / "README.md").read_text()
+    runs = reproduction_runs.read_methods(RESULTS, 1.0)
+    parts = [reproduction_table.table(runs), *reproduction_table.notes(runs)]
+    assert "\n\n".join(parts) in (RESULTS.parent / "README.md").read_text()
+
+
+def test_the_command_shows_what_is_here(tmp_path, monkeypatch, capsys):
+    """In a clone: it trains nothing again, and leaves every file as it is."""
+
+    def fail(*_, **__):
+        pytest.fail("a run was begun")
+
+    monkeypatch.setattr("rs_keras.trainers.runs.train", fail)
+    place = tmp_path / "results"
+    shutil.copytree(RESULTS, place)
+    before = {path: path.read_bytes() for path in contents(place)}
+    call = ["reproduce", "mnist", "--sigma", "1.0", "--out", str(place)]
+    assert main(call) == 0
+    runs = reproduction_runs.read_methods(RESULTS, 1.0)
+    assert reproduction_table.table(runs) in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in contents(place)} == before
+
+
+def contents(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]

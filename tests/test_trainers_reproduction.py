@@ -414,7 +414,7 @@ def test_ablations_are_compared_on_the_images_of_both(tmp_path):
     mixed = {idx: 1.5 - (idx // 10) % 2 for idx in IMAGES}
     write_run(tmp_path, "ablations/eta_16", mixed)
     # The paper's is nearly the same: so is this; and this is not.
-    write_run(tmp_path, "ablations/T_2", constant(1.015))
+    write_run(tmp_path, "ablations/T_2", constant(1.01))
     write_run(tmp_path, "ablations/T_8", constant(1.5))
     # As long as no base: cannot be compared.
     write_run(tmp_path, "ablations/T_4", constant(1.0), epochs=10)
@@ -433,7 +433,7 @@ def test_ablations_are_compared_on_the_images_of_both(tmp_path):
     text = reproduction_table.report(tmp_path)
     assert (
         "| eta_4 against base | 9 of 90 | 119 | 100,000 | +0.031 | 0.006 | "
-        "+0.500 [+0.500, +0.500] | as published |"
+        "+0.500 [+0.500, +0.500] | [+0.494, +0.506] | as published |"
     ) in text
     assert "| m_1 against base | 9 of 90 | 119 | 100,000 | -0.045 |" in text
     assert "### Ablations, in part\n\n6 pairs: 3 as published, 2 rev" in text
@@ -477,13 +477,38 @@ def test_the_order_is_that_of_all_pairs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("radius", "holds"), [(1.019, True), (1.021, False), (0.979, False)]
+    ("radius", "holds"),
+    [(1.009, True), (1.01, None), (1.03, None), (1.031, False), (0.969, False)],
 )
 def test_what_seeds_can_make_holds_if_it_is_small(radius, holds, tmp_path):
-    """Published at sigma 1.0: MACER 1.598, here as another of 1.6."""
+    """Published at sigma 1.0: MACER 1.598, here as another of 1.6.
+
+    Seeds alone make 2 * (.0051**2 + .0017**2)**.5 = .0108: so 1.009 is within
+    .02 of 1 whatever they did, and 1.031 is not.
+    """
     write_run(tmp_path, "macer", constant(1.0), 90)
     write_run(tmp_path, "smoothadv", constant(radius), 90)
     pair = pair_of(tmp_path, "macer", "smoothadv", 0.002)
+    assert pair.holds is holds
+
+
+@pytest.mark.parametrize(
+    ("difference", "holds"), [(0.012, None), (0.018, True)]
+)
+def test_seeds_and_images_err_together(difference, holds, tmp_path):
+    """Each by itself would let 0.012 pass: their variances add."""
+    write_run(tmp_path, "macer", constant(0.5), 90)
+    # 120 images, +-.056 each: 1.96 standard errors are .0100.
+    radii = {
+        idx: 0.5 + difference + 0.056 * (-1) ** (idx // 10) for idx in IMAGES
+    }
+    write_run(tmp_path, "gaussian", radii, 90)
+    pair = pair_of(tmp_path, "macer", "gaussian", 0.022)
+    assert pair.seeds < difference and 0 < pair.found.low
+    assert pair.found.low == pytest.approx(difference - 0.0100, abs=5e-4)
+    # Seeds make .01103: together .0149.
+    assert pair.low == pytest.approx(difference - 0.0149, abs=5e-4)
+    assert pair.high == pytest.approx(difference + 0.0149, abs=5e-4)
     assert pair.holds is holds
 
 
@@ -691,6 +716,86 @@ def test_what_stands_in_the_way_is_told_first(no_training, tmp_path, capsys):
     assert not reproduction.folder_of(tmp_path, 1.0, "gaussian").exists()
 
 
+def test_one_log_is_enough_to_stand_in_the_way(no_training, tmp_path, capsys):
+    """The other was lost, and with it the run would be."""
+    folder = write_run(tmp_path, "gaussian", constant(0.5), 90)
+    (folder / "runner_up.tsv").unlink()
+    call = ["reproduce", "mnist", "--methods", "gaussian"]
+    for words, message in (
+        (["--epochs", "1"], "float32, 1 epochs in float32"),
+        ([], "gaussian/model.keras must be there"),
+    ):
+        assert main([*call, *words, "--out", str(tmp_path)]) == 2
+        assert message in capsys.readouterr().err
+    assert recipes.load(folder / "recipe.json").epochs == 90
+
+
+def finish(folder, recipe):
+    """A training that came to its end; nothing is certified."""
+    folder.mkdir(parents=True)
+    recipe.save(folder / "recipe.json")
+    (folder / "model.keras").touch()
+    rows = "".join(f"{epoch},1.0\n" for epoch in range(recipe.epochs))
+    (folder / "history.csv").write_text("epoch,loss\n" + rows)
+
+
+@pytest.mark.parametrize("state", ["finished", "snapshot", "just begun"])
+def test_another_training_is_told_first(state, tmp_path, monkeypatch, capsys):
+    begun = []
+
+    def train(recipe, folder, **_):
+        begun.append(folder.name)
+        raise Enough
+
+    monkeypatch.setattr(runs, "train", train)
+    folder = reproduction.folder_of(tmp_path, 1.0, "macer")
+    finish(folder, reproduction.recipe_of("macer", 1.0))
+    if state != "finished":
+        (folder / "history.csv").unlink()
+    if state == "snapshot":
+        (folder / "snapshot.npz").touch()
+    call = ["reproduce", "mnist", "--methods", "gaussian", "macer"]
+    call += ["--epochs", "9", "--out", str(tmp_path)]
+    if state == "just begun":
+        # Nothing is lost: training begins anew.
+        with pytest.raises(Enough):
+            main(call)
+        assert begun == ["gaussian"]
+        return
+    assert main(call) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "without another training in" in line
+    assert "macer: 90 epochs in float32. Asked for: 9 epochs in" in line
+    assert begun == []
+
+
+def test_a_run_goes_on_in_its_own_type(tmp_path, monkeypatch):
+    """Without --dtype, as it began; a new one in float32."""
+    recipe = reproduction.recipe_of("macer", 1.0, dtype="mixed_bfloat16")
+    finish(reproduction.folder_of(tmp_path, 1.0, "macer"), recipe)
+    args = make_parser().parse_args(
+        ["reproduce", "mnist", "--out", str(tmp_path)]
+    )
+    types = {
+        name: reproduce._asked(args, name)[1].dtype
+        for name in ("macer", "gaussian")
+    }
+    assert types == {"macer": "mixed_bfloat16", "gaussian": "float32"}
+    args.dtype = "float32"
+    assert reproduce._asked(args, "macer")[1].dtype == "float32"
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_difference_beyond_its_interval_is_told(apart, tmp_path):
+    folder = write_run(tmp_path, "gaussian", constant(0.5), 90)
+    low = 0.01 if apart else -0.01
+    kept = {"authors_acr": 1.0, "difference": 0.1, "low": low, "high": 0.2}
+    text = json.dumps({**kept, "examples": 120, "model": None})
+    (folder / "against_authors.json").write_text(text)
+    text = reproduction_table.report(tmp_path)
+    assert ("leaves out 0: `gaussian`." in text) is apart
+
+
 def test_a_log_without_its_settings_is_named(tmp_path, capsys):
     folder = write_run(tmp_path, "gaussian", constant(0.5), 90)
     (folder / "plain.tsv.json").unlink()
@@ -702,11 +807,13 @@ def test_a_log_without_its_settings_is_named(tmp_path, capsys):
 def test_what_is_done_is_shown_again(no_training, tmp_path, capsys):
     whole = dict.fromkeys(range(0, 10_000, 10), 0.5)
     write_run(tmp_path, "gaussian", whole, 90, n=100_000)
-    call = ["reproduce", "mnist", "--methods", "gaussian"]
+    write_run(tmp_path, "macer", whole, 90, n=100_000)
+    call = ["reproduce", "mnist", "--methods", "gaussian", "macer", "gaussian"]
     assert main([*call, "--out", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
-    assert "| gaussian | 90 of 90 | 1,000 of 1,000 | 100,000 | 0.500 ±" in out
-    assert "done before" in err
+    row = "| gaussian | 90 of 90 | 1,000 of 1,000 | 100,000 | 0.500 ±"
+    assert out.count(row) == 1
+    assert "gaussian: done before\nmacer: done before" in err
     assert (tmp_path / "README.md").read_text() == (
         reproduction_table.report(tmp_path)
     )

@@ -66,7 +66,8 @@ FORMS = {"plain": False, "runner_up": True}
 # The papers'.
 N0, ALPHA, SEED = 100, 0.001, 0
 
-# What all networks are certified in, whatever they were trained in.
+# What all networks are certified in, whatever they were trained in; and
+# trained in, as the authors', where nothing else is asked for.
 _DTYPE = "float32"
 
 _ORDER = Path(rs_keras.__file__).parent / "data" / "mnist_test_order.npz"
@@ -196,6 +197,22 @@ def recipe_of(
     return recipe.replace(dtype=dtype, **changes_of(run))
 
 
+def dtype_of(folder: str | Path) -> str:
+    """Returns the type that a folder's run trains in; float32 if it has none.
+
+    Args:
+        folder: Of the run.
+
+    Example:
+
+    >>> from rs_keras.trainers import reproduction
+    >>> reproduction.dtype_of("nothing/is/here")
+    'float32'
+    """
+    path = Path(folder) / runs.RECIPE
+    return recipes.load(path).dtype if path.is_file() else _DTYPE
+
+
 def is_trained(folder: str | Path, recipe: Recipe) -> bool:
     """Tells whether a folder holds a run of a recipe that came to its end.
 
@@ -224,9 +241,10 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
         budget: One of `BUDGETS`.
 
     Raises:
-        ValueError: If the folder holds results of something else, or a part
-            of them without the model that made them: more of the same cannot
-            be added, and what is there may be all that is left of a long run.
+        ValueError: If the folder holds a training or results of something
+            else, or a part of them without the model that made them: more of
+            the same cannot be added, and what is there may be all that is left
+            of a long run.
 
     Example:
 
@@ -236,8 +254,9 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
     False
     """
     place = Path(folder)
-    found = list(logs_of(place).values())
-    if not any(map(len, found)):
+    begun = [log for log in _begun(place).values() if len(log)]
+    if not begun:
+        _check_training(place, recipe)
         return False
     skip, n = BUDGETS[budget]["skip"], BUDGETS[budget]["n"]
     same = all(
@@ -247,18 +266,19 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
             log.settings.get("dtype", _DTYPE),
         )
         == (skip, n, _DTYPE)
-        for log in found
+        for log in begun
     )
     if not (same and _holds(place, recipe)):
         raise ValueError(
             f"`--out` must be a folder without other results in {place}: "
-            f"{found[0].settings.get('n'):,} draws in "
-            f"{found[0].settings.get('dtype', _DTYPE)} for each of "
-            f"{len(found[0])} images, {_told(place)}. Asked for: "
+            f"{begun[0].settings.get('n'):,} draws in "
+            f"{begun[0].settings.get('dtype', _DTYPE)} for each of "
+            f"{len(begun[0])} images, {_told(place)}. Asked for: "
             f"{n:,} draws in {_DTYPE}, {_length(recipe)}"
         )
     whole = len(range(0, TEST_IMAGES, skip))
-    if all(len(log) == whole for log in found):
+    logs = logs_of(place)
+    if logs and all(len(log) == whole for log in logs.values()):
         return True
     if not (place / RUN_MODEL).is_file():
         raise ValueError(
@@ -267,6 +287,17 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
             "that it was made with"
         )
     return False
+
+
+def _check_training(place: Path, recipe: Recipe) -> None:
+    """Refuses what trained another recipe, has come far, and has no log yet."""
+    far = runs.is_finished(place) or (place / runs.SNAPSHOT).is_file()
+    told = (place / runs.RECIPE).is_file()
+    if far and told and not _holds(place, recipe):
+        raise ValueError(
+            f"`--out` must be a folder without another training in {place}: "
+            f"{_told(place)}. Asked for: {_length(recipe)}"
+        )
 
 
 def _holds(place: Path, recipe: Recipe) -> bool:
@@ -294,22 +325,29 @@ def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
     Raises:
         ValueError: If a log's settings are not beside it.
     """
-    paths = {form: Path(folder) / f"{form}.tsv" for form in FORMS}
-    if not all(path.is_file() for path in paths.values()):
+    logs = _begun(Path(folder))
+    if len(logs) < len(FORMS):
         return {}
-    logs = {
-        form: CertificationLog.read(path, recover=True)
-        for form, path in paths.items()
-    }
-    for form, log in logs.items():
-        if len(log) and not {"n", "skip"} <= log.settings.keys():
-            raise ValueError(
-                f"{paths[form]} must have its settings beside it, "
-                f"{paths[form].name}.json, with `n` and `skip`"
-            )
     plain, runner_up = (logs[form].idx for form in FORMS)
     both = np.intersect1d(plain, runner_up)
     return {form: only(log, both) for form, log in logs.items()}
+
+
+def _begun(place: Path) -> dict[str, CertificationLog]:
+    """Each log that is there; without a last line that was cut off."""
+    logs = {}
+    for form in FORMS:
+        path = place / f"{form}.tsv"
+        if not path.is_file():
+            continue
+        logs[form] = CertificationLog.read(path, recover=True)
+        known = logs[form].settings.keys()
+        if len(logs[form]) and not {"n", "skip"} <= known:
+            raise ValueError(
+                f"{path} must have its settings beside it, "
+                f"{path.name}.json, with `n` and `skip`"
+            )
+    return logs
 
 
 def only(log: CertificationLog, idx: np.ndarray) -> CertificationLog:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
@@ -38,7 +39,9 @@ class Pair:
         second: The other.
         published: How much larger the second's ACR is in the papers.
         seeds: What two training seeds can make.
-        found: The second against the first.
+        found: The second against the first; its interval is about images.
+        low: Lower end of the interval that is about seeds, too.
+        high: Upper end of it.
         holds: True, False, or None where it is not told; see `pair`.
     """
 
@@ -47,6 +50,8 @@ class Pair:
     published: float
     seeds: float
     found: Comparison
+    low: float
+    high: float
     holds: bool | None
 
     @property
@@ -143,13 +148,18 @@ def ablations(runs: Iterable[Run]) -> list[Pair]:
 def pair(first: Run, second: Run, published: float) -> Pair:
     """Says whether what the papers publish of two runs holds here.
 
-    A difference of more than two training seeds can make (`seeds`) holds if
-    the one that is found is as large, and of the same sign over its whole
-    interval; it does not if all this is so of the other sign. A smaller one
-    says that the two are about equal: that holds if the whole interval is
-    within `EQUAL` sigma, and does not if it is all outside. Nothing is told by
-    fewer than 100 images, by logs of unequal n, or by runs of which one has
-    more of its schedule.
+    Other images and other training seeds err independently of each other, so
+    the interval that both leave is
+
+        difference -+ sqrt(half**2 + seeds**2),
+
+    with `half` the distance to that end of the interval about images. A
+    published difference of more than two seeds can make (`seeds`) holds if
+    this interval lies on its side of 0, and does not if it lies on the other.
+    A smaller one says that the two are about equal: that holds if the whole
+    interval is within `EQUAL` sigma, and does not if it is all outside.
+    Nothing is told by fewer than 100 images, by logs of unequal n, or by runs
+    of which one has more of its schedule.
 
     Args:
         first: The run to compare with.
@@ -159,19 +169,30 @@ def pair(first: Run, second: Run, published: float) -> Pair:
     found = compare(first.plain, second.plain)
     told = first.extent == second.extent and found.examples >= _FEWEST
     by_seeds = seeds(first.sigma, method_of(first.name), method_of(second.name))
-    equal = EQUAL * first.sigma
-    holds = _verdict(found, published, by_seeds, equal) if told else None
-    return Pair(first, second, published, by_seeds, found, holds)
+    below = math.hypot(found.difference - found.low, by_seeds)
+    above = math.hypot(found.high - found.difference, by_seeds)
+    low, high = found.difference - below, found.difference + above
+    if abs(published) > by_seeds:
+        holds = _on_the_side(low, high, published)
+    else:
+        holds = _within(low, high, EQUAL * first.sigma)
+    return Pair(
+        first,
+        second,
+        published,
+        by_seeds,
+        found,
+        low,
+        high,
+        holds if told else None,
+    )
 
 
-def _verdict(
-    found: Comparison, published: float, by_seeds: float, equal: float
-) -> bool | None:
-    low, high = found.low, found.high
-    if abs(published) <= by_seeds:
-        if max(abs(low), abs(high)) <= equal:
-            return True
-        return False if low > equal or high < -equal else None
-    if abs(found.difference) <= by_seeds or low <= 0 <= high:
-        return None
-    return (found.difference > 0) == (published > 0)
+def _on_the_side(low: float, high: float, published: float) -> bool | None:
+    return None if low <= 0 <= high else (low > 0) == (published > 0)
+
+
+def _within(low: float, high: float, equal: float) -> bool | None:
+    if max(abs(low), abs(high)) <= equal:
+        return True
+    return False if low > equal or high < -equal else None

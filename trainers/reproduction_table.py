@@ -25,17 +25,47 @@ from rs_keras.trainers.reproduction_runs import read_methods
 
 _TITLE = "# Results on MNIST"
 
+_INTRO = (
+    "Made by `rs-keras reproduce mnist --sigma SIGMA`, which prints each table "
+    "(where a run is done, it prints what is here): LeNet, test images by "
+    "their original numbers (1,000: every 10th; 500: every 20th), n0 = 100, "
+    "alpha = 0.001, one training seed (0), not chosen among several."
+)
+_COLUMNS = (
+    "`method`: `smoothmix` and `smoothmix_onestep` have eta = 5, the latter "
+    "with the one-step adversary, `smoothmix_T1` has (alpha, T) = (8, 1) and "
+    "eta = 1; each run's `recipe.json` has all of its settings.",
+    "`epochs`: of the papers' schedule. A shorter one (`--epochs`) has its "
+    "learning-rate drops and its warm-up scaled to it; 'the first' epochs are "
+    "those of the whole schedule, of a training that was stopped. "
+    "mixed_bfloat16: it computed in bfloat16 with weights in float32, and so "
+    "did its teacher (`--dtype`); elsewhere in float32, as the authors'. "
+    "Certificates are about the network in float32 everywhere.",
+    "`test images`: where not all are there, the log was stopped; they are "
+    "spread over the file, and where the run's `model.keras` is, the same "
+    "command goes on, with the row's epochs as a flag.",
+    "`ACR`: the average certified radius by the papers' bound (`plain.tsv`), "
+    "with its standard error. The last column bounds the second class, too "
+    "(`runner_up.tsv`), from the same counts.",
+    "`published`: the papers' ACR over the whole test set; that of `catrs` is "
+    "from the authors' log.",
+    "`authors' log` and `difference`: paired, on the same images "
+    "(`--references`). The interval is about the choice of images, not about "
+    "training seeds.",
+)
 _RULE = (
     "How pairs are judged: on the images that both logs hold. `seeds` is what "
-    "two training seeds can make (twice a difference's standard deviation, "
-    "from those of SmoothMix's table 5). A published difference above that "
-    "holds (`yes`, in part `as published`) if the one found has the same sign, "
-    "is above that, too, and its whole interval has that sign; it does not "
-    "(`no`, in part `reversed`) if all this is so of the other sign. A smaller "
-    f"one holds if the whole interval lies within {EQUAL} sigma of 0, and does "
-    "not if it lies outside. All else is not told, nor anything of fewer than "
-    "100 images. One training seed each; the intervals, about other images, "
-    "are 95 % each by itself."
+    "two training seeds can make: twice a difference's standard deviation, "
+    "from those of SmoothMix's table 5, of whole schedules. `smoothmix_T1`, "
+    "what is made of it, and `catrs` are not in it, and are taken to vary as "
+    "much as its SmoothMix at most does. `with seeds` is the interval about "
+    "images and seeds (their variances add). A published difference above "
+    "`seeds` holds (`yes`, in part `as published`) if this interval lies on "
+    "its side of 0; it does not (`no`, in part `reversed`) if it lies on the "
+    "other. A smaller one holds if the whole interval lies within "
+    f"{EQUAL} sigma of 0, and does not if it lies outside. All else is not "
+    "told, nor anything of fewer than 100 images. Intervals are 95 % each by "
+    "itself."
 )
 _IN_PART = (
     " Runs that had a part of their schedules, each pair the same part, or "
@@ -54,8 +84,9 @@ _ABLATIONS_INTRO = (
 )
 
 
-def _against(path: Path, plain: CertificationLog) -> dict[str, Any] | None:
+def _against(run: Run) -> dict[str, Any] | None:
     """What was kept, unless the log has grown since, or is another model's."""
+    path, plain = run.folder / AGAINST, run.plain
     kept = json.loads(path.read_text()) if path.is_file() else {}
     of = kept.get("examples"), kept.get("model")
     return kept if of == (len(plain), plain.settings.get("model")) else None
@@ -83,7 +114,7 @@ def table(runs: Iterable[Run]) -> str:
             f"{run.n:,}",
             f"{run.plain.acr():.3f} ± {_standard_error(run.plain):.3f}",
             "-" if published is None else f"{published:.3f}",
-            *_against_cells(_against(run.folder / AGAINST, run.plain)),
+            *_against_cells(_against(run)),
             f"{run.runner_up.acr():.3f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -114,7 +145,11 @@ def _against_cells(against: dict[str, Any] | None) -> tuple[str, str]:
 
 
 def _difference(value: float, low: float, high: float) -> str:
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"{value:+.3f} {_interval(low, high)}"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"[{low:+.3f}, {high:+.3f}]"
 
 
 def pairs_table(found: Iterable[Pair]) -> str:
@@ -125,8 +160,8 @@ def pairs_table(found: Iterable[Pair]) -> str:
     """
     lines = [
         "| second against first | epochs | test images | n | published | "
-        "seeds | difference, 95 % | holds |",
-        f"|{' --- |' * 8}",
+        "seeds | difference, 95 % | with seeds, 95 % | holds |",
+        f"|{' --- |' * 9}",
     ]
     for pair in found:
         both = pair.second, pair.first
@@ -139,6 +174,7 @@ def pairs_table(found: Iterable[Pair]) -> str:
             f"{pair.published:+.3f}",
             f"{pair.seeds:.3f}",
             _difference(comparison.difference, comparison.low, comparison.high),
+            _interval(pair.low, pair.high),
             _WORDS[pair.is_full][pair.holds],
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -165,28 +201,8 @@ def report(root: str | Path) -> str:
         root: The results folder.
     """
     sections = [part for sigma in PUBLISHED for part in _section(root, sigma)]
-    parts = [
-        _TITLE,
-        "Made by `rs-keras reproduce mnist --sigma SIGMA`, which prints each "
-        "table: LeNet, test images by their original numbers (1,000: every "
-        "10th), n0 = 100, alpha = 0.001, one training seed (0), not chosen "
-        "among several. `published` is the papers' average certified radius "
-        "(ACR) over the whole test set; that of `catrs` is from the authors' "
-        "log. ACR is from the papers' bound (`plain.tsv`), with its standard "
-        "error; the last column bounds the second class, too "
-        "(`runner_up.tsv`), from the same counts. The difference to the "
-        "authors' own log is paired, on the same images (`--references`); its "
-        "interval is about the choice of images, not about training seeds. "
-        "Where not all test images are there, the log was stopped; they are "
-        "spread over the file, and where the run's `model.keras` is, the same "
-        "command goes on, with the row's epochs and type as flags. Where not "
-        "all epochs are there (`--epochs`), drops of the learning rate and "
-        "warm-ups have their share of them; 'the first' epochs are those of "
-        "the whole schedule, of a training that was stopped. Where epochs say "
-        "mixed_bfloat16, training computed in bfloat16 with weights in "
-        "float32 (`--dtype`), elsewhere in float32, as the authors' did; "
-        "certificates are about the network in float32 everywhere.",
-    ]
+    columns = "\n".join(f"- {column}" for column in _COLUMNS)
+    parts = [_TITLE, _INTRO, columns]
     # The rule is the same of every sigma, so a page of several says it once.
     if _RULE in sections:
         parts.append(_RULE)
@@ -250,7 +266,7 @@ def tables(root: str | Path, sigma: float) -> list[str]:
     changed = pairs.ablations([*read_ablations(root, sigma), *runs])
     parts = []
     if runs:
-        parts += [table(runs), *_votes(runs)]
+        parts += [table(runs), *notes(runs)]
     parts += _pairs("Order of the methods", "", order)
     parts += _pairs("Ablations", f" {_ABLATIONS_INTRO}", changed)
     if changed:
@@ -263,15 +279,35 @@ def tables(root: str | Path, sigma: float) -> list[str]:
     return parts
 
 
-def _votes(runs: Iterable[Run]) -> list[str]:
-    """Which trainings had not as many as the papers'."""
-    votes = {run.label: run.recipe.teacher.get("n") for run in runs}
-    return [
+def notes(runs: Iterable[Run]) -> list[str]:
+    """Returns what must be known of the rows of `table`, in Markdown.
+
+    Which differences to the authors' logs are more than other images can make,
+    and which trainings had not as many votes as the papers'.
+
+    Args:
+        runs: Those of the table.
+    """
+    listed = list(runs)
+    kept = {run.label: _against(run) for run in listed}
+    apart = [
+        f"`{name}`"
+        for name, found in kept.items()
+        if found and (found["low"] > 0 or found["high"] < 0)
+    ]
+    votes = {run.label: run.recipe.teacher.get("n") for run in listed}
+    parts = [
         f"The soft labels of `{name}` are of {count:,} votes an image, the "
         f"authors' of {AUTHORS_VOTES:,}."
         for name, count in votes.items()
         if count not in (None, AUTHORS_VOTES)
     ]
+    if apart:
+        parts.append(
+            "Differences to the authors' logs whose interval leaves out 0: "
+            f"{', '.join(apart)}."
+        )
+    return parts
 
 
 def _pairs(title: str, intro: str, found: Sequence[Pair]) -> list[str]:

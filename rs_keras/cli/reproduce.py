@@ -59,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         default="paper",
         choices=("paper", "short"),
-        help="paper: full schedules, 1,000 images, n = 100,000; short: a "
+        help="paper: full schedules, 1,000 images, n = 100,000 (1,000 votes "
+        "an image for CAT-RS' soft labels, of the papers' 10,000); short: a "
         "tenth of the schedules, 500 images, n = 10,000 (default: %(default)s)",
     )
     parser.add_argument(
@@ -71,12 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        default="float32",
         choices=("float32", "mixed_bfloat16"),
         help="of trainings: float32, as the authors, or mixed_bfloat16, about "
         "twice as quick where processors multiply matrices in it (AMX); "
         "certificates are about the weights in float32 all the same; another "
-        "type of the same run needs another --out (default: %(default)s)",
+        "type of the same run needs another --out (default: that of the run "
+        "in --out, or float32)",
     )
     parser.add_argument(
         "--out",
@@ -112,17 +113,24 @@ def run(args: argparse.Namespace) -> int | None:
     # Before hours of work: what stands in the way of any of it.
     reproduction_table.check_own(root)
     _check_references(args, names)
-    for name in names:
-        reproduction.is_certified(*_asked(args, name), args.budget)
+    done = [
+        name
+        for name in names
+        if reproduction.is_certified(*_asked(args, name), args.budget)
+    ]
+    for name in done:
+        print(f"{name}: done before", file=sys.stderr, flush=True)
     try:
         for name in names:
             try:
-                code = _run(args, name, strategy)
+                code = 0 if name in done else _run(args, name, strategy)
             finally:
                 _compare(args, name)
             if code:
                 return code
-            print("\n\n".join(reproduction_table.tables(root, args.sigma)))
+            if name not in done or name == names[-1]:
+                tables = reproduction_table.tables(root, args.sigma)
+                print("\n\n".join(tables))
     finally:
         if root.is_dir():
             reproduction_table.write_report(root)
@@ -171,7 +179,8 @@ def _runs(args: argparse.Namespace) -> list[str]:
         known = recipes.methods("mnist")
         for method in args.methods or ():
             check_choice("--methods", method, known)
-        return list(args.methods or reproduction.methods(args.sigma))
+        chosen = args.methods or reproduction.methods(args.sigma)
+        return list(dict.fromkeys(chosen))
     if args.methods:
         raise ValueError(
             "--methods cannot be given beside --ablations. Received: "
@@ -185,7 +194,7 @@ def _runs(args: argparse.Namespace) -> list[str]:
     for name in args.ablations:
         check_choice("--ablations", name, ABLATIONS)
     changed = map(reproduction.ablation, args.ablations or ABLATIONS)
-    return [_base(args), *changed]
+    return list(dict.fromkeys([_base(args), *changed]))
 
 
 def _base(args: argparse.Namespace) -> str:
@@ -206,10 +215,12 @@ def _asked(args: argparse.Namespace, name: str) -> tuple[Path, "Recipe"]:
     """Returns a run's folder, and what the flags ask to be in it."""
     from rs_keras.trainers import reproduction
 
+    folder = reproduction.folder_of(args.out, args.sigma, name)
+    dtype = args.dtype or reproduction.dtype_of(folder)
     recipe = reproduction.recipe_of(
-        name, args.sigma, args.budget, args.epochs, args.data_dir, args.dtype
+        name, args.sigma, args.budget, args.epochs, args.data_dir, dtype
     )
-    return reproduction.folder_of(args.out, args.sigma, name), recipe
+    return folder, recipe
 
 
 def _run(
@@ -223,9 +234,6 @@ def _run(
     from rs_keras.trainers import reproduction
 
     folder, recipe = _asked(args, name)
-    if reproduction.is_certified(folder, recipe, args.budget):
-        print(f"{folder}: done before", file=sys.stderr, flush=True)
-        return 0
     if not reproduction.is_trained(folder, recipe):
         code = _train(args, recipe, reproduction.changes_of(name), folder)
         if code:
