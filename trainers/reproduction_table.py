@@ -27,23 +27,24 @@ _TITLE = "# Results on MNIST"
 
 _INTRO = (
     "Made by `rs-keras reproduce mnist --sigma SIGMA`, which prints each table "
-    "(where a run is done, it prints what is here): LeNet, test images by "
-    "their original numbers (1,000: every 10th; 500: every 20th), n0 = 100, "
-    "alpha = 0.001, one training seed (0), not chosen among several."
+    "(a run that is done is printed, not repeated; another `--out` repeats "
+    "it): LeNet, test images by their original numbers (1,000: every 10th; "
+    "500: every 20th), n0 = 100, alpha = 0.001, one training seed (0), not "
+    "chosen among several."
 )
 _COLUMNS = (
     "`method`: `smoothmix` and `smoothmix_onestep` have eta = 5, the latter "
     "with the one-step adversary, `smoothmix_T1` has (alpha, T) = (8, 1) and "
     "eta = 1; each run's `recipe.json` has all of its settings.",
     "`epochs`: of the papers' schedule. A shorter one (`--epochs`) has its "
-    "learning-rate drops and its warm-up scaled to it; 'the first' epochs are "
-    "those of the whole schedule, of a training that was stopped. "
-    "mixed_bfloat16: it computed in bfloat16 with weights in float32, and so "
-    "did its teacher (`--dtype`); elsewhere in float32, as the authors'. "
-    "Certificates are about the network in float32 everywhere.",
-    "`test images`: where not all are there, the log was stopped; they are "
-    "spread over the file, and where the run's `model.keras` is, the same "
-    "command goes on, with the row's epochs as a flag.",
+    "learning-rate drops and its warm-up scaled to it; 'the first N of M' is a "
+    "training on the whole schedule that was stopped after N. mixed_bfloat16: "
+    "the training, and its teacher, computed in bfloat16 with weights in "
+    "float32 (`--dtype`); without it in float32, as the authors'. Certificates "
+    "are about the network in float32 everywhere.",
+    "`test images`: fewer than all where certification was stopped; those done "
+    "are spread over the file. Where the run's `model.keras` is there, the "
+    "command above, with `--epochs` as in the row, certifies the rest.",
     "`ACR`: the average certified radius by the papers' bound (`plain.tsv`), "
     "with its standard error. The last column bounds the second class, too "
     "(`runner_up.tsv`), from the same counts.",
@@ -54,24 +55,24 @@ _COLUMNS = (
     "training seeds.",
 )
 _RULE = (
-    "How pairs are judged: on the images that both logs hold. `seeds` is what "
-    "two training seeds can make: twice a difference's standard deviation, "
-    "from those of SmoothMix's table 5, of whole schedules. `smoothmix_T1`, "
-    "what is made of it, and `catrs` are not in it, and are taken to vary as "
-    "much as its SmoothMix at most does. `with seeds` is the interval about "
-    "images and seeds (their variances add). A published difference above "
-    "`seeds` holds (`yes`, in part `as published`) if this interval lies on "
-    "its side of 0; it does not (`no`, in part `reversed`) if it lies on the "
-    "other. A smaller one holds if the whole interval lies within "
-    f"{EQUAL} sigma of 0, and does not if it lies outside. All else is not "
-    "told, nor anything of fewer than 100 images. Intervals are 95 % each by "
-    "itself."
+    "How pairs are judged: on the images that both logs hold. `seeds` is the "
+    "difference that two training seeds alone can make: twice its standard "
+    "deviation, from the deviations over seeds in SmoothMix's table 5 (whole "
+    "schedules). `smoothmix_T1`, its ablations and `catrs` are not in that "
+    "table, and get the largest deviation of any SmoothMix there. `with seeds` "
+    "is the interval about images and seeds (their variances add). A published "
+    "difference larger than `seeds` holds (`yes`; in part, `as published`) if "
+    "this whole interval has its sign, and does not (`no`; in part, "
+    "`reversed`) if it has the other. A smaller one counts as equality: it "
+    f"holds if the whole interval lies within {EQUAL} sigma of 0, and does not "
+    "if all of it lies outside. All else is `not told`, and so is any pair "
+    "with fewer than 100 images. Each interval is 95 % by itself."
 )
 _IN_PART = (
-    " Runs that had a part of their schedules, each pair the same part, or "
+    " These runs had part of their schedule (both of a pair the same part), or "
     f"fewer draws than the papers' {AUTHORS_N:,}, which bound large radii "
-    "lower. The papers publish nothing of such runs: what differs in full may "
-    "not yet."
+    "lower. The papers publish nothing of such runs: what differs after a "
+    "whole schedule need not differ after a part."
 )
 _WORDS = {
     True: {True: "yes", False: "no", None: "not told"},
