@@ -185,7 +185,7 @@ def _metadata(
         "decide_max_radius": decidable_radius(settings, certifier.sigma),
         "signatures": sorted([signature.DEFAULT, *signatures_of(settings)]),
         # As in certification logs; None where the model tells no weights.
-        "fingerprint": fingerprint(certifier.model),
+        "fingerprint": fingerprint(certifier.computing),
         "weights_sha256": weights_hash(count),
         **dataclasses.asdict(settings),
     }

@@ -91,7 +91,8 @@ class Certificate:
     def sentence(self, row: int = 0) -> str:
         """Says in words what is certified of one image.
 
-        The radius is rounded down.
+        The radius is rounded down. At a sigma chosen for the image it is said
+        which: of a classifier that chooses anew, nothing is certified.
 
         Example:
 
@@ -108,12 +109,17 @@ this, with 99.9% confidence'
         """
         confidence = confidence_of(self.settings["alpha"])
         label = int(self.label[row])
+        of = what = ""
+        per_input = self.settings.get("scope") == "per_input_sigma"
+        if per_input and self.sigma is not None:
+            of = f" at sigma = {self.sigma[row]:g}, chosen for this image"
+            what = " answer at this one sigma"
         if label == ABSTAIN:
-            return f"abstains: no class wins with {confidence}"
+            return f"abstains: no class wins{of} with {confidence}"
         return (
-            f"class {label}; no change of the image smaller than "
-            f"{rounded_down(self.radius[row])} in L2 can alter this, with "
-            f"{confidence}"
+            f"class {label}{of}; no change of the image smaller than "
+            f"{rounded_down(self.radius[row])} in L2 can alter this{what}, "
+            f"with {confidence}"
         )
 
     def statement(self) -> str:

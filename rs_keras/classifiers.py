@@ -275,6 +275,10 @@ def count_classes(
 def fingerprint(model: Any) -> str | None:
     """Returns a hash of a model's weights: which classifier it is.
 
+    Of a Keras model also of the plain numbers in its layers, such as those of
+    a normalisation; not of its other variables: the states of random seeds and
+    metrics are others at each load. What else its layers do is not seen.
+
     Args:
         model: A Keras model, a loaded SavedModel or any callable; or one that
             is served elsewhere and tells its `fingerprint`.
@@ -285,7 +289,8 @@ def fingerprint(model: Any) -> str | None:
     told = getattr(model, "fingerprint", None)
     if isinstance(told, str):
         return told
-    variables = getattr(model, "variables", None)
+    kept = "weights" if isinstance(model, keras.Model) else "variables"
+    variables = getattr(model, kept, None)
     if not variables:
         return None
     digest = hashlib.blake2b(digest_size=16)
@@ -293,7 +298,45 @@ def fingerprint(model: Any) -> str | None:
         array = np.ascontiguousarray(variable.numpy())
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(array.tobytes())
+    for number in _plain_numbers(model):
+        digest.update(number.encode())
     return digest.hexdigest()
+
+
+def _plain_numbers(model: Any) -> Iterator[str]:
+    """What is no weight in a Keras model's layers: fractions, but not sizes.
+
+    Sizes show in the weights' shapes, zeros are what is not set, and releases
+    of Keras differ in names and flags.
+    """
+    for part in getattr(model, "parts", ()):
+        yield from _plain_numbers(part)
+    network = network_of(model)
+    if not isinstance(network, keras.Model):
+        return
+    scaling = keras.layers.Rescaling, keras.layers.Normalization
+    for place, layer in enumerate(network._flatten_layers()):
+        if isinstance(layer, keras.Model):
+            continue
+        kinds = (float, int) if isinstance(layer, scaling) else (float,)
+        for key, value in sorted(_config_of(layer).items()):
+            found = np.ravel(value).tolist() if _is_numbers(value) else []
+            if any(isinstance(one, kinds) and one for one in found):
+                yield f"{place} {key} {[float(one) for one in found]}"
+
+
+def _config_of(layer: keras.Layer) -> dict[str, Any]:
+    try:
+        return layer.get_config()
+    except NotImplementedError:
+        return {}
+
+
+def _is_numbers(value: Any) -> bool:
+    try:
+        return np.asarray(value).dtype.kind in "if"
+    except ValueError:
+        return False
 
 
 # Passes of other sizes may sum in another order: not bit for bit equal.

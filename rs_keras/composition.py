@@ -59,7 +59,8 @@ class Composition:
     @property
     def fingerprint(self) -> str | None:
         """A hash of all weights; None if there is a part without."""
-        parts = [fingerprint(c.model) for c in (self.router, *self.experts)]
+        certifiers = (self.router, *self.experts)
+        parts = [fingerprint(part.computing) for part in certifiers]
         return None if None in parts else "-".join(map(str, parts))
 
     def certify(

@@ -159,7 +159,8 @@ def decide_dataset(
     """
 
     def line(found: Decision) -> _Line:
-        share = found.counts[0].max() / found.counts[0].sum()
+        # A classifier without one finite answer casts no vote.
+        share = found.counts[0].max() / max(1, found.counts[0].sum())
         drawn = int(found.n[0])
         return _Line(int(found.label[0]), float(found.radius[0]), drawn, share)
 
@@ -371,7 +372,8 @@ def _origin(
     return {
         "dataset": name,
         "skip": skip,
-        "model": fingerprint(certifier.model),
+        # Not of a model that went on training beside the copy that votes.
+        "model": fingerprint(getattr(certifier, "computing", certifier.model)),
         "versions": {
             "rs_keras": rs_keras.__version__,
             "tensorflow": tf.__version__,

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from rs_keras import log_format
 from rs_keras.certificate import ABSTAIN
@@ -273,10 +274,12 @@ class CertificationLog:
         Each certificate holds with probability 1 - alpha, so up to about alpha
         of this share may be wrong. With `rho`, the result is a lower bound on
         the smoothed classifier's certified accuracy on these m examples that
-        holds with probability 1 - rho:
+        holds with probability 1 - rho, for all radii at once:
 
-            share - alpha - sqrt(alpha * (1 - alpha) * log(1 / rho) / m)
-                  - log(1 / rho) / (3 * m)
+            share - k / m,  k the least with P[Binomial(m, alpha) > k] <= rho
+
+        for no more certificates than that are false. (Cohen et al. bound the
+        same number with Bernstein's inequality, which allows for more.)
 
         Args:
             radii: Radii r, >= 0.
@@ -305,17 +308,19 @@ class CertificationLog:
         share = (len(reached) - below) / self._count()
         if rho is None:
             return share
-        return np.maximum(share - self._allowance(rho, alpha), 0)
+        return np.maximum(share - self._most_false(rho, alpha) / len(self), 0)
 
-    def _allowance(self, rho: float, alpha: float | None) -> float:
+    def _most_false(self, rho: float, alpha: float | None) -> int:
+        """How many certificates may be false, but with probability `rho`."""
         alpha = self.settings.get("alpha") if alpha is None else alpha
         if alpha is None:
             raise ValueError(
                 f"`alpha` must be given: {self.name} has no settings beside it"
             )
         alpha = check_probability("alpha", alpha)
-        rate = -math.log(check_probability("rho", rho)) / len(self)
-        return alpha + math.sqrt(alpha * (1 - alpha) * rate) + rate / 3
+        rho = check_probability("rho", rho)
+        more = scipy.special.bdtrc(np.arange(len(self) + 1), len(self), alpha)
+        return int(np.argmax(more <= rho))
 
     def _count(self) -> int:
         """Returns the number of examples, of which there must be some."""

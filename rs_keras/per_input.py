@@ -38,7 +38,8 @@ class _AdjustableCertifier(Certifier):
 
     def at(self, sigma: float) -> Certifier:
         """Returns this certifier, now with another sigma."""
-        self.sigma = float(sigma)
+        # Fixed in other certifiers, whose graphs hold it.
+        self.__dict__["sigma"] = float(sigma)
         self._variable.assign(sigma)
         return self
 
@@ -99,6 +100,7 @@ class DataDependentCertifier:
             learning_rate,
         )
         self.model = model
+        self.computing = self._certifier.computing
         self._lock = threading.Lock()
 
     def certify(

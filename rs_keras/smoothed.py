@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from rs_keras import cluster
 from rs_keras import noise as noise_lib
 from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
@@ -16,6 +17,7 @@ from rs_keras.checks import check_images
 from rs_keras.checks import check_positive
 from rs_keras.classifiers import as_logits
 from rs_keras.classifiers import compute_dtype
+from rs_keras.classifiers import computing_in
 from rs_keras.classifiers import count_classes
 from rs_keras.classifiers import image_shape
 from rs_keras.classifiers import probe
@@ -33,6 +35,16 @@ _SECONDS_A_CALL = 0.5
 _FIRST_PASSES = 8
 # Workers must cut the work alike, whatever their speed.
 _PASSES_UNDER_STRATEGY = 64
+_FIXED = (
+    "model",
+    "sigma",
+    "num_classes",
+    "batch_size",
+    "strategy",
+    "noise",
+    "dtype",
+    "computing",
+)
 
 
 @dataclass(frozen=True)
@@ -82,12 +94,23 @@ class SmoothedClassifier:
         self.noise = check_choice("noise", noise, NOISE_MODES)
         self.dtype = compute_dtype(model) if dtype is None else dtype
         self._key = None if key is None else load_key(key)
-        self._logits = as_logits(model, dtype)
+        # What votes: a copy where it computes in another type than `model`.
+        self.computing = model if dtype is None else computing_in(model, dtype)
+        self._logits = as_logits(self.computing)
         self._graphs: dict[tuple[int, ...], _Graphs] = {}
         self._probed: set[tuple[tuple[int, ...], bool]] = set()
         self._passes = (
             _FIRST_PASSES if strategy is None else _PASSES_UNDER_STRATEGY
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Traced graphs hold them: the votes would stay, their meaning move.
+        if name in _FIXED and name in self.__dict__:
+            raise AttributeError(
+                f"`{name}` of a certifier is fixed: make another one. "
+                f"Received: {name}={value!r}"
+            )
+        super().__setattr__(name, value)
 
     def sampler(self, image_shape: tuple[int, ...]) -> Sampler:
         """Returns the graph that counts votes for images of this shape."""
@@ -249,7 +272,12 @@ class SmoothedClassifier:
         return images, graphs
 
     def _seeds(self, seed: Seed, images: np.ndarray) -> np.ndarray:
-        return noise_lib.as_seeds(seed, len(images), images, self._key)
+        seeds = noise_lib.as_seeds(seed, len(images), images, self._key)
+        if seed is not None:
+            return seeds
+        # Each worker has an entropy of its own, and all make one draw.
+        data = cluster.from_chief(self.strategy, seeds.tobytes())
+        return np.frombuffer(data or b"", np.int64).reshape(seeds.shape)
 
     def _sum(
         self,

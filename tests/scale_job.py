@@ -185,7 +185,14 @@ def votes(strategy):
     certifier = Certifier(network, 0.5, batch_size=16, strategy=strategy)
     found = certifier.certify(images, n0=10, n=103, seed=3)
     counts = certifier.sample(images, n=2, seed=3, first=5)
-    return {"counts": found.counts, "radius": found.radius, "few": counts}
+    fresh = certifier.certify(images, n0=10, n=50)
+    again = certifier.certify(images, n0=10, n=50, seed=fresh.seed)
+    return {
+        "counts": found.counts,
+        "radius": found.radius,
+        "few": counts,
+        "replayed": (fresh.counts == again.counts).all(),
+    }
 
 
 def save(folder, name, arrays):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -42,6 +44,20 @@ def test_confidence_is_rounded_down(alpha, said, share):
 
 def test_the_radius_is_rounded_down():
     assert "smaller than 0.838 in L2" in certificate().sentence()
+
+
+def test_a_sigma_chosen_for_the_image_is_told():
+    """Nothing is certified of a classifier that would choose anew."""
+    given = {"scope": "per_input_sigma", "sigma": None}
+    found = dataclasses.replace(certificate(**given), sigma=np.array([0.26]))
+    assert found.sentence().startswith(
+        "class 1 at sigma = 0.26, chosen for this image; no change of the image"
+    )
+    assert "can alter this answer at this one sigma, with 99.9" in (
+        found.sentence()
+    )
+    none = dataclasses.replace(found, label=np.array([-1]))
+    assert "no class wins at sigma = 0.26, chosen for" in none.sentence()
 
 
 def test_another_type_is_another_classifier():

@@ -578,3 +578,26 @@ def test_hard_decisions_are_votes_but_not_soft_predictions(images):
     assert certifier.certify(images, n=100).counts.sum() == 500
     with pytest.raises(ValueError, match="without softmax"):
         certifier.certify(images, bound="bernstein", runner_up=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sigma", 1.0),
+        ("noise", "grid"),
+        ("model", None),
+        ("dtype", "bfloat16"),
+        ("num_classes", 2),
+        ("batch_size", 7),
+        ("strategy", None),
+    ],
+)
+def test_what_the_graphs_hold_is_fixed(linear, images, name, value):
+    """With another sigma the votes would stay and the radius grow."""
+    certifier = Certifier(linear, sigma=0.1)
+    before = certifier.certify(images, n=100, seed=1)
+    with pytest.raises(AttributeError, match=f"`{name}` of a certifier is fix"):
+        setattr(certifier, name, value)
+    after = certifier.certify(images, n=100, seed=1)
+    np.testing.assert_array_equal(after.radius, before.radius)
+    assert after.settings == before.settings

@@ -14,6 +14,7 @@ from rs_keras import DataDependentCertifier
 from rs_keras import smoothed_labels
 from rs_keras.classifiers import compute_dtype
 from rs_keras.classifiers import computing_in
+from rs_keras.classifiers import fingerprint
 from rs_keras.ensembles import denoised
 from rs_keras.ensembles import ensemble
 from rs_keras.trainers import Gaussian
@@ -234,3 +235,54 @@ def test_a_teachers_votes_are_of_its_type(images, tmp_path):
     )
     with pytest.raises(ValueError, match="Differing: dtype"):
         smoothed_labels(short, data, 0.5, **made)
+
+
+def scaled(scale, offset, slope=0.0, weight=1.0):
+    model = sequential(
+        keras.layers.Rescaling(scale, offset),
+        keras.layers.ReLU(negative_slope=slope),
+        keras.layers.Dropout(0.5),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3),
+    )
+    model.set_weights([np.full([16, 3], weight), np.zeros(3)])
+    return model
+
+
+def test_a_fingerprint_is_of_all_numbers_that_make_the_classifier():
+    """Those of a normalisation are no weights."""
+    cases = [(2, -1), (-1, 2), ([2.0], -1), (2, -0.5), (2, -1, 0.1)]
+    cases.append((2, -1, 0.0, 0.5))
+    found = [fingerprint(scaled(*case)) for case in cases]
+    # [2.0] and 2 are the same number.
+    assert found[2] == found[0]
+    assert len(set(found)) == len(cases) - 1
+
+
+def test_a_fingerprint_outlives_loading_evaluating_and_another_type(tmp_path):
+    """The states of random seeds and metrics are no part of the classifier."""
+    model = scaled(2, -1)
+    before = fingerprint(model)
+    model.save(tmp_path / "model.keras")
+    assert fingerprint(keras.saving.load_model(tmp_path / "model.keras")) == (
+        before
+    )
+    assert fingerprint(computing_in(model, "bfloat16")) == before
+    model.compile(loss="mse", metrics=["accuracy"])
+    model.evaluate(np.ones([2, *SHAPE]), np.ones([2, 3]), verbose=0)
+    assert fingerprint(model) == before
+
+
+def test_layers_that_tell_no_configuration_have_a_fingerprint():
+    class Own(keras.layers.Layer):
+        def __init__(self, function):
+            super().__init__()
+            self.function = function
+
+        def call(self, x):
+            return self.function(x)
+
+    model = sequential(
+        Own(lambda x: x), keras.layers.Flatten(), keras.layers.Dense(2)
+    )
+    assert len(fingerprint(model)) == 32

@@ -14,6 +14,8 @@ import tensorflow as tf
 from rs_keras import CertificationLog
 from rs_keras import Certifier
 from rs_keras import certify_dataset
+from rs_keras.classifiers import fingerprint
+from rs_keras.evaluation import decide_dataset
 from rs_keras.evaluation import selected
 from rs_keras.noise import fold_in
 
@@ -138,6 +140,43 @@ def test_other_weights_and_sigma_are_refused(data, tmp_path):
     model.layers[-1].bias.assign([1.0, 0.0])
     with pytest.raises(ValueError, match="model"):
         run()
+
+
+def test_the_log_names_the_weights_that_vote(data, tmp_path):
+    """A copy in another type does not follow the training of its original."""
+    import keras
+
+    model = keras.Sequential(
+        [keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
+    certifier = Certifier(model, 0.5, dtype="bfloat16")
+    voting = fingerprint(model)
+    model.layers[-1].bias.assign([100.0, 0.0])
+    call = dataset_of(data), tmp_path / "log.tsv"
+    log = certify_dataset(certifier, *call, seed=1, max_examples=1, **N)
+    assert log.settings["model"] == voting != fingerprint(model)
+    with pytest.raises(ValueError, match="model"):
+        again = Certifier(model, 0.5, dtype="bfloat16")
+        certify_dataset(again, *call, seed=1, max_examples=2, **N)
+
+
+def test_a_decision_without_a_single_vote_is_logged(data, tmp_path):
+    """Logits that are not finite vote for nobody: no share, no warning."""
+
+    def nowhere(x):
+        return tf.fill([tf.shape(x)[0], 3], np.float32(np.nan))
+
+    log = decide_dataset(
+        Certifier(nowhere, 0.5),
+        dataset_of(data),
+        tmp_path / "log.tsv",
+        radius=0.1,
+        n_max=1_000,
+        max_examples=1,
+        progress=False,
+    )
+    assert log.predict.tolist() == [-1] and log.radius.tolist() == [0.0]
+    assert log.extra["p_top"].tolist() == [0.0]
 
 
 def test_bad_arguments_come_before_any_file(linear, data, tmp_path):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -108,11 +109,33 @@ class TestMeasures:
     def test_high_probability_by_hand(self, path):
         rows = [f"{i}\t1\t1\t0.5\t1\t0\n" for i in range(1000)]
         log = CertificationLog.read(written(path, HEADER + "".join(rows)))
-        # ln(1000) = 6.907755: 1 - 0.001 - sqrt(0.000999 * 0.006907755)
-        # - 0.006907755 / 3
-        wanted = 1 - 0.001 - math.sqrt(6.900847e-6) - 0.002302585
+        # Nearly Poisson(1): more than 4 with probability .0037, more than 5
+        # with .0006.
         found = log.certified_accuracy([0.25, 0.75], rho=1e-3, alpha=1e-3)
-        np.testing.assert_allclose(found, [wanted, 0], rtol=1e-7)
+        np.testing.assert_allclose(found, [1 - 5 / 1000, 0], rtol=1e-12)
+
+    @pytest.mark.parametrize("rho", [0.5, 1e-3, 1e-6])
+    @pytest.mark.parametrize("alpha", [0.001, 0.05])
+    @pytest.mark.parametrize("m", [1, 50, 400])
+    def test_high_probability_fails_as_seldom_as_told(self, m, alpha, rho):
+        """Nothing is certified, each certificate is false with alpha: exactly.
+
+        The bound is wrong where it is above 0: of so many false ones.
+        """
+
+        def share(count):
+            i, half, zero = np.arange(m), np.full(m, 0.5), np.zeros(m)
+            log = CertificationLog(i, zero, zero, half, i < count, zero)
+            return log.certified_accuracy(0.25, rho=rho, alpha=alpha)
+
+        p = Fraction(str(alpha))
+        exact = [
+            math.comb(m, k) * p**k * (1 - p) ** (m - k) for k in range(m + 1)
+        ]
+        first = next((k for k in range(m + 1) if share(k) > 0), m + 1)
+        assert sum(exact[first:]) <= Fraction(str(rho))
+        # With one false certificate less allowed for, it would be more.
+        assert first == 1 or sum(exact[first - 1 :]) > Fraction(str(rho))
 
     def test_high_probability_needs_an_alpha(self, path):
         log = CertificationLog.read(written(path, HEADER + ROWS))

@@ -88,6 +88,12 @@ def test_votes_are_those_of_one_device(found, place):
     assert (other["few"].sum(axis=1) == 2).all()
 
 
+@pytest.mark.parametrize("place", VOTES)
+def test_fresh_votes_replay_from_the_seed_that_is_told(found, place):
+    """Workers have an entropy each, and draw under one seed."""
+    assert load(found, f"votes-{place}")["replayed"]
+
+
 @pytest.mark.parametrize(
     "kind, message",
     [

@@ -452,7 +452,7 @@ def certify(
         "dataset": "mnist/test, original order",
         "skip": skip,
         "seed": SEED,
-        "model": fingerprint(model),
+        "model": fingerprint(certifier.computing),
     }
     writers = {
         form: LogWriter(
