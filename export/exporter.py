@@ -18,6 +18,7 @@ from rs_keras.export import signature
 from rs_keras.export import versions
 from rs_keras.export import warmup as warmup_lib
 from rs_keras.export.graph import CertifierGraph
+from rs_keras.export.graph import classifying
 from rs_keras.export.graph import counting
 from rs_keras.export.graph import decidable_radius
 from rs_keras.export.graph import signatures_of
@@ -26,9 +27,9 @@ from rs_keras.export.settings import default_decide_n
 from rs_keras.export.shapes import image_shape_of
 from rs_keras.export.weights import ConcreteFunction
 from rs_keras.export.weights import check_servable
+from rs_keras.export.weights import classifier_hash
 from rs_keras.export.weights import has_other_resources
 from rs_keras.export.weights import variables_of
-from rs_keras.export.weights import weights_hash
 from rs_keras.sampling import Sampler
 
 
@@ -131,7 +132,7 @@ def export_certifier(
     counts = _counts_in_process(certifier, requests)
     count = counting(sampler)
     check_servable(count)
-    text = metadata.to_json(_metadata(certifier, sampler, settings, count))
+    text = metadata.to_json(_metadata(certifier, sampler, settings))
     graph = CertifierGraph(sampler, count, settings, text)
     with versions.scratch(base) as folder:
         _save(folder, graph.concrete_functions(), count, certifier.model)
@@ -160,7 +161,6 @@ def _metadata(
     certifier: Certifier,
     sampler: Sampler,
     settings: Settings,
-    count: ConcreteFunction,
 ) -> dict[str, Any]:
     facts = {
         "format": metadata.FORMAT,
@@ -186,7 +186,7 @@ def _metadata(
         "signatures": sorted([signature.DEFAULT, *signatures_of(settings)]),
         # As in certification logs; None where the model tells no weights.
         "fingerprint": fingerprint(certifier.computing),
-        "weights_sha256": weights_hash(count),
+        "classifier_sha256": classifier_hash(classifying(sampler)),
         **dataclasses.asdict(settings),
     }
     return {**facts, "guarantee": metadata.guarantee(facts)}

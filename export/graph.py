@@ -6,6 +6,7 @@ image must not fail the request, as a server may have put other images beside
 it: such a row draws nothing (n = 0), abstains, and certifies nothing.
 """
 
+import json
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from rs_keras.certificate import ABSTAIN
 from rs_keras.decision import decide_in_graph
 from rs_keras.decision import decision_tables
 from rs_keras.decision import max_decided_radius
+from rs_keras.export import metadata
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
 from rs_keras.export.weights import ConcreteFunction
@@ -60,6 +62,12 @@ def counting(sampler: Sampler) -> ConcreteFunction:
     )
 
 
+def classifying(sampler: Sampler) -> ConcreteFunction:
+    """Returns the classifier alone, traced."""
+    images = tf.TensorSpec([None, *sampler.image_shape], tf.float32)
+    return tf.function(sampler.logits).get_concrete_function(images)
+
+
 class CertifierGraph:
     """Traces a certifier's signatures.
 
@@ -80,6 +88,9 @@ class CertifierGraph:
         self.sampler = sampler
         self.settings = settings
         self.metadata_json = metadata_json
+        self._export = tf.constant(
+            metadata.identity(json.loads(metadata_json)), tf.int64
+        )
         self._count = count
         self._new_seeds = (
             _fresh_seeds if settings.seed == "fresh" else _keyed_seeds()
@@ -120,7 +131,11 @@ class CertifierGraph:
             }
             with tf.control_dependencies(_same_rows(list(inputs.values()))):
                 inputs = {k: tf.identity(v) for k, v in inputs.items()}
-            outputs = method(**inputs)
+            rows = tf.shape(next(iter(inputs.values())))[:1]
+            outputs = {
+                "export": tf.fill(rows, self._export),
+                **method(**inputs),
+            }
             return {
                 key: tf.identity(outputs[key], name=key)
                 for key in wanted.outputs

@@ -3,15 +3,20 @@
 This module imports nothing but the standard library.
 """
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 # In `assets.extra`, which TensorFlow never reads.
 FILE = "assets.extra/rs_keras.json"
 
-# Raised when a field changes its meaning.
-FORMAT = 1
+# Raised when a field, or an output of a signature, changes its meaning.
+FORMAT = 2
+
+# Who wrote the export says nothing about what is certified.
+NOT_COMPARED = ("library", "tensorflow", "guarantee")
 
 
 def to_json(metadata: dict[str, Any]) -> str:
@@ -24,6 +29,27 @@ def to_json(metadata: dict[str, Any]) -> str:
     '{"n": 1000, "sigma": 0.5}'
     """
     return json.dumps(metadata, sort_keys=True, ensure_ascii=False)
+
+
+def identity(metadata: Mapping[str, Any]) -> int:
+    """Returns the number that every answer of an export carries.
+
+    Exports of which draws may be added up have the same: those that differ in
+    nothing but who wrote them.
+
+    Example:
+
+    >>> from rs_keras.export import metadata
+    >>> facts = {"sigma": 0.5, "tensorflow": "2.21"}
+    >>> one = metadata.identity(facts)
+    >>> one == metadata.identity({**facts, "tensorflow": "2.20"})
+    True
+    >>> one == metadata.identity({**facts, "sigma": 0.25})
+    False
+    """
+    told = {k: v for k, v in metadata.items() if k not in NOT_COMPARED}
+    digest = hashlib.blake2b(to_json(told).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def read(version: str | Path) -> dict[str, Any]:

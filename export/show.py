@@ -29,7 +29,7 @@ _FACTS = (
     "seed",
     "num_classes",
     "class_names",
-    "weights_sha256",
+    "classifier_sha256",
     "library",
     "tensorflow",
 )

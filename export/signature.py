@@ -86,7 +86,8 @@ class Signature:
     >>> from rs_keras.export import signature
     >>> decide = signature.SIGNATURES[signature.DECIDE]
     >>> list(decide.inputs), list(decide.outputs)
-    (['images', 'radius'], ['certified', 'label', 'counts', 'n', 'seed'])
+    (['images', 'radius'],
+     ['certified', 'label', 'counts', 'n', 'seed', 'export'])
     """
 
     inputs: Mapping[str, Field]
@@ -103,12 +104,15 @@ _ALPHA = Field("float64", (), "probability of a wrong answer, in (0, 1)")
 _P_LOWER = Field("float64", (), "lower confidence bound on the class")
 _RADIUS = Field("float64", (), "L2, in pixel units; 0 where it abstains")
 
+_EXPORT = Field("int64", (), "which export answers: `metadata.identity`")
+
 _PREDICTED = {
     "label": _LABEL,
     "counts": _COUNTS,
     "p_value": Field("float64", (), "of the test of the two top classes"),
     "n": _N,
     "seed": _SEED,
+    "export": _EXPORT,
 }
 _CERTIFIED = {
     "label": _LABEL,
@@ -120,6 +124,7 @@ _CERTIFIED = {
     ),
     "n": _N,
     "seed": _SEED,
+    "export": _EXPORT,
 }
 
 SIGNATURES: Mapping[str, Signature] = MappingProxyType(
@@ -149,6 +154,7 @@ SIGNATURES: Mapping[str, Signature] = MappingProxyType(
                 "counts": Field("int64", (CLASSES,), "votes looked at"),
                 "n": _N,
                 "seed": _SEED,
+                "export": _EXPORT,
             },
         ),
         SAMPLE: Signature(
@@ -158,7 +164,7 @@ SIGNATURES: Mapping[str, Signature] = MappingProxyType(
                 "first": Field("int64", (), "number of the first draw, >= 0"),
                 "n": Field("int64", (), "draws"),
             },
-            {"counts": _COUNTS, "n": _N},
+            {"counts": _COUNTS, "n": _N, "export": _EXPORT},
         ),
         BOUND: Signature(
             {
@@ -169,7 +175,7 @@ SIGNATURES: Mapping[str, Signature] = MappingProxyType(
                 "n": Field("int64", (), "draws"),
                 "alpha": _ALPHA,
             },
-            {"p_lower": _P_LOWER, "radius": _RADIUS},
+            {"p_lower": _P_LOWER, "radius": _RADIUS, "export": _EXPORT},
         ),
         DESCRIBE: Signature(
             {"query": Field("int64", (), "any number")},

@@ -13,8 +13,8 @@ ConcreteFunction = Any
 _PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _XLA = "_XlaMustCompile"
 
-# Shorter constants are shapes and sizes; a network's are its weights.
-_LEAST_WEIGHTS = 16
+# Attributes that say how something is called.
+_NAMES = ("container", "debug_name", "shared_name")
 
 
 def variables_of(count: ConcreteFunction) -> list[tf.Variable]:
@@ -38,28 +38,39 @@ def has_other_resources(count: ConcreteFunction) -> bool:
     return len(resources) > len(count.graph.variables)
 
 
-def weights_hash(count: ConcreteFunction) -> str:
-    """Returns a SHA-256 of all weights: variables and large constants.
+def classifier_hash(logits: ConcreteFunction) -> str:
+    """Returns a SHA-256 of a traced classifier: weights, and what it does.
 
     Two exports of the same classifier have the same, whatever its layers are
-    called.
+    called. (Another release of TensorFlow or Keras may trace it otherwise.)
     """
     digest = hashlib.sha256()
-    for variable in variables_of(count):
+    for variable in variables_of(logits):
         _add(digest, variable.numpy())
-    for tensor in count.captured_inputs:
+    for tensor in logits.captured_inputs:
         if tensor.dtype != tf.resource:
             _add(digest, tensor.numpy())
-    constants = [
-        node.attr["value"].tensor.SerializeToString(deterministic=True)
-        for node in _nodes(count.graph.as_graph_def())
-        if node.op == "Const"
-        and _size(node.attr["value"].tensor) >= _LEAST_WEIGHTS
-    ]
-    # In the graph they have the order of names that are made up as it grows.
-    for constant in sorted(constants):
-        digest.update(constant)
+    graph = logits.graph.as_graph_def()
+    # Operations come in the order in which they were made, functions in that
+    # of names that are made up as the graph grows.
+    parts = [graph.node, *(part.node_def for part in graph.library.function)]
+    main, *functions = (b"".join(map(_told, nodes)) for nodes in parts)
+    for text in [main, *sorted(functions)]:
+        digest.update(text)
     return digest.hexdigest()
+
+
+def _told(node: Any) -> bytes:
+    """Returns an operation with its attributes, constants among them."""
+    return node.op.encode() + b"".join(
+        key.encode() + value.SerializeToString(deterministic=True)
+        for key, value in sorted(node.attr.items())
+        if not (key.startswith("_") or key in _NAMES or _is_function(value))
+    )
+
+
+def _is_function(value: Any) -> bool:
+    return value.WhichOneof("value") == "func" or bool(value.list.func)
 
 
 def check_servable(count: ConcreteFunction) -> None:
@@ -94,7 +105,3 @@ def _nodes(graph: Any) -> Iterator[Any]:
     yield from graph.node
     for function in graph.library.function:
         yield from function.node_def
-
-
-def _size(tensor: Any) -> int:
-    return int(tf.TensorShape(tensor.tensor_shape).num_elements() or 0)

@@ -13,7 +13,8 @@ What gRPC is told is in `Operation.send`; the rules, in order:
   must then describe the same model again before it gets more.
 - When nothing waits, a server that is idle repeats the task that is longest
   under way elsewhere. The first answer counts.
-- A server that lost the version is left out. If all have, the work starts
+- A server that lost the version is left out, or that answers as another
+  export, which has the version's number now. If all have, the work starts
   again on the version that there is now.
 """
 
@@ -292,14 +293,21 @@ class FanOut:
         return []
 
     def _answered(self, call: Call, turn: _Turn, task: Task) -> list[Job]:
-        outputs = wire.outputs(
-            call.future.result(),
-            call.server.label,
-            task.signature,
-            self._model.version,
-            task.rows,
-            self._model.num_classes,
-        )
+        try:
+            outputs = wire.outputs(
+                call.future.result(),
+                call.server.label,
+                task.signature,
+                self._model.version,
+                task.rows,
+                self._model.num_classes,
+                self._model.identity,
+            )
+        except wire.OtherExport as error:
+            self._lost(call.server, turn, str(error))
+            if not task.copies:
+                self._work.put_back([task])
+            return []
         task.done = True
         turn.failures = 0
         turn.rest_until = 0.0
@@ -326,15 +334,14 @@ class FanOut:
         if kind is Kind.FINAL or unable:
             name = task.signature if task else signature.DESCRIBE
             raise refusal(server.label, call.future, f"`{name}`")
-        turn.words = described(server.label, call.future)
         if kind is Kind.GONE:
-            turn.gone = True
-            server.ready = False
-        else:
-            turn.failures += 1
-            longest = min(_LONGEST_REST, _REST_BASE * 2**turn.failures)
-            rest = longest * random.uniform(0.5, 1.0)
-            turn.rest_until = time.monotonic() + rest
+            self._lost(server, turn, described(server.label, call.future))
+            return
+        turn.words = described(server.label, call.future)
+        turn.failures += 1
+        longest = min(_LONGEST_REST, _REST_BASE * 2**turn.failures)
+        rest = longest * random.uniform(0.5, 1.0)
+        turn.rest_until = time.monotonic() + rest
         if kind is Kind.SLOW and task is not None:
             turn.limit = max(1, task.draws // 2)
         if kind in (Kind.AWAY, Kind.SLOW):
@@ -342,6 +349,13 @@ class FanOut:
         if server.ready and turn.failures > self._fleet.retries:
             server.ready = False
         event(logging.WARNING, "request_failed", what=turn.words)
+
+    def _lost(self, server: Server, turn: _Turn, words: str) -> None:
+        """Leaves out a server that has the version no more."""
+        turn.words = words
+        turn.gone = True
+        server.ready = False
+        event(logging.WARNING, "request_failed", what=words)
 
     # -- waiting ---------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """What a fleet serves: one version of one model, as it describes itself."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +15,6 @@ from rs_keras.noise import POSITION_BITS
 from rs_keras.rounds import certificate_settings
 from rs_keras.sampling import check_on_grid
 from rs_keras.serving.failures import ServingError
-
-# Who wrote the export says nothing about what is certified.
-_NOT_COMPARED = ("library", "tensorflow", "guarantee")
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,8 @@ class ServedModel:
     ((None, 28, 28, 1), (28, 28, 1), 10, 0.5)
     >>> model.fingerprint, model.max_n, model.baked("n", None)
     ('abc', 1000000, 10000)
+    >>> model.identity == ServedModel("digits", 2, facts).identity
+    True
     >>> model.settings(n=1_000)["n"]
     1000
     >>> model.images([[[[0.5]] * 28] * 28]).dtype
@@ -55,6 +55,11 @@ class ServedModel:
     name: str
     version: int
     metadata: Mapping[str, Any]
+
+    @functools.cached_property
+    def identity(self) -> int:
+        """What each of its answers says of which export it is."""
+        return metadata_lib.identity(self.metadata)
 
     @property
     def fingerprint(self) -> str | None:
@@ -97,7 +102,8 @@ class ServedModel:
         return "; ".join(
             f"{key}: {mine.get(key)} and {theirs.get(key)}"
             for key in sorted({*mine, *theirs})
-            if key not in _NOT_COMPARED and mine.get(key) != theirs.get(key)
+            if key not in metadata_lib.NOT_COMPARED
+            and mine.get(key) != theirs.get(key)
         )
 
     def images(self, images: Any) -> np.ndarray:
@@ -165,7 +171,7 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
     Example:
 
     >>> from rs_keras.serving import served
-    >>> text = b'{"format": 1, "sigma": 0.5}'
+    >>> text = b'{"format": 2, "sigma": 0.5}'
     >>> served.read("mnist", 1, text, server="127.0.0.1:8500").sigma
     0.5
     """

@@ -12,6 +12,10 @@ from rs_keras.serving import tensors
 from rs_keras.serving.failures import ServingError
 
 
+class OtherExport(ServingError):
+    """An answer by an export that is not the one that was described."""
+
+
 def request(
     model: str, version: int, signature: str, inputs: Mapping[str, np.ndarray]
 ) -> Any:
@@ -42,8 +46,9 @@ def outputs(
     version: int,
     rows: int,
     num_classes: int,
+    export: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Returns the outputs of a `PredictResponse`, checked.
+    """Returns the outputs of a `PredictResponse`, checked; not `export`.
 
     Args:
         response: What came.
@@ -52,8 +57,11 @@ def outputs(
         version: Of the model that was asked.
         rows: How many rows were asked about.
         num_classes: Of the model.
+        export: Which export was asked, as `ServedModel.identity`; None for
+            what tells it by itself.
 
     Raises:
+        OtherExport: If another one has the version's number now.
         ServingError: If it is not an answer to this: another version, an
             output that is not there, or of another type or shape.
     """
@@ -80,6 +88,12 @@ def outputs(
                 f"{np.dtype(dtype)} {list(shape)}",
             )
         found[key] = array
+    if export is not None and (found.pop("export") != export).any():
+        raise OtherExport(
+            f"{server} serves another export as version {version} than it "
+            "described: the number was given anew",
+            server=server,
+        )
     return found
 
 

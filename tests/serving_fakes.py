@@ -14,10 +14,12 @@ from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
+from rs_keras.export import metadata
+
 SHAPE = (4, 4, 1)
 CLASSES = 3
 METADATA = {
-    "format": 1,
+    "format": 2,
     "library": "rs-keras 0",
     "tensorflow": "0",
     "sigma": 0.5,
@@ -29,7 +31,7 @@ METADATA = {
     "max_radius": 1.0,
     "signatures": ["certify", "predict", "sample"],
     "fingerprint": "f" * 32,
-    "weights_sha256": "0" * 64,
+    "classifier_sha256": "0" * 64,
     "n0": 100,
     "n": 1000,
     "alpha": 0.001,
@@ -149,7 +151,11 @@ class Fake(
         response = predict_pb2.PredictResponse()
         response.model_spec.CopyFrom(spec)
         answer = getattr(self, spec.signature_name)
-        for name, array in answer(inputs, version, context).items():
+        outputs = answer(inputs, version, context)
+        rows = len(next(iter(outputs.values())))
+        facts = {**self.metadata, **self.versions.get(version, {})}
+        outputs["export"] = np.full(rows, metadata.identity(facts))
+        for name, array in outputs.items():
             response.outputs[name].CopyFrom(tf.make_tensor_proto(array))
         if self.spoil is not None and spec.signature_name == "sample":
             self.spoil(response)

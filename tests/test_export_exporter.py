@@ -195,23 +195,38 @@ def test_numbers_of_numpy_are_numbers(certifier, tmp_path):
     assert found == {"n": 40, "alpha": 0.125, "runner_up": False}
 
 
-def test_the_hash_is_of_the_weights():
+def test_the_hash_is_of_the_classifier():
     """Not of the names, which Keras makes up as it goes."""
+
+    def normalised(scale, offset):
+        layer = keras.layers.Rescaling(scale, offset)
+        inner = network(seed=3)
+        return lambda images: inner(layer(images), training=False)
+
+    @tf.function
+    def called(images):
+        return linear(images)
+
     found = [
-        weights.weights_hash(graph.counting(certifier.sampler(SHAPE)))
+        weights.classifier_hash(graph.classifying(certifier.sampler(SHAPE)))
         for certifier in (
             Certifier(network(seed=3)),
             Certifier(network(seed=3), sigma=2.0, batch_size=9),
+            Certifier(called),
+            Certifier(tf.function(lambda images: linear(images))),
             Certifier(network(seed=4)),
             Certifier(linear),
             Certifier(lambda images: -linear(images)),
             Certifier(lambda images: linear(images) @ tf.eye(2)),
+            Certifier(normalised(2.0, -1.0)),
+            Certifier(normalised(-1.0, 2.0)),
+            Certifier(normalised(2.0, -0.5)),
+            Certifier(tf.function(lambda images: -linear(images))),
         )
     ]
-    assert found[0] == found[1]
-    # Constants count, too; what is done with them does not.
-    assert found[3] == found[4]
-    assert len(set(found)) == 3
+    assert found[0] == found[1] and found[2] == found[3]
+    # Constants and what is done with them count, too, in functions as well.
+    assert len(set(found)) == len(found) - 2
 
 
 def test_keyed_seeds_are_the_images(tmp_path):

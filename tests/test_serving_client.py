@@ -425,7 +425,7 @@ def test_a_connection_lost_when_nothing_is_under_way(monkeypatch, fake, images):
 
 # -- versions ------------------------------------------------------------------
 
-NEXT = {"weights_sha256": "1" * 64, "fingerprint": "1" * 32}
+NEXT = {"classifier_sha256": "1" * 64, "fingerprint": "1" * 32}
 
 
 def roll(fake, after):
@@ -448,6 +448,63 @@ def test_a_version_that_goes_leaves_no_count_behind(fakes, images, seed):
     for row in range(2):
         wanted = votes(found.seed[row], 100, 3_000, version=2)
         assert (found.counts[row] == wanted).all()
+
+
+def renumber(fake, after):
+    """Gives the number of version 1 to another export at a `sample`."""
+
+    def before(n):
+        if fake.samples >= after:
+            fake.versions = {1: {**NEXT, "sigma": 0.125}}
+
+    fake.before_sample = before
+
+
+@pytest.mark.parametrize("seed", [SEEDS, None], ids=["given", "fresh"])
+def test_a_number_that_is_given_anew_leaves_no_count_behind(
+    fakes, images, seed
+):
+    """What came of the old export has its sigma, not the new one's."""
+    for number, one in enumerate(fakes):
+        renumber(one, after=3 + number)
+    with client_of(*fakes) as client:
+        assert client.model.sigma == 0.5
+        found = client.certify(images, n=3_000, seed=seed, chunk=100)
+        assert found.settings["sigma"] == 0.125 == client.model.sigma
+        for row in range(2):
+            wanted = votes(found.seed[row], 100, 3_000)
+            assert (found.counts[row] == wanted).all()
+        whole = client.certify(images)
+        assert whole.settings["sigma"] == 0.125
+
+
+def test_one_server_with_another_export_is_left_out(fakes, images):
+    renumber(fakes[0], after=2)
+    with client_of(*fakes) as client:
+        found = client.certify(images, n=3_000, seed=SEEDS, chunk=100)
+        assert found.settings["sigma"] == 0.5
+        assert (found.counts == expected(100, 3_000)).all()
+
+
+def test_a_stream_is_about_one_export(fake, images):
+    renumber(fake, after=5)
+    with client_of(fake) as client:
+        examples = [(idx, image, None) for idx, image in enumerate(images)]
+        with pytest.raises(ServingError, match="version"):
+            list(client.certify_each(examples, n=3_000, chunk=100))
+
+
+def test_a_balancer_before_two_exports_is_found_out(fake, images):
+    """It describes one and draws with the other."""
+    told = iter(range(10**6))
+
+    def other(n):
+        fake.versions = {1: {"sigma": 0.125} if next(told) % 2 else {}}
+
+    fake.before_sample = other
+    with client_of(fake) as client:
+        with pytest.raises(ServingError, match="come and go"):
+            client.sample(images, 3_000, chunk=100)
 
 
 def test_one_rolled_server_is_left_out(fakes, images):
@@ -511,7 +568,7 @@ def test_waiting_has_an_end(fake):
 
 DIFFERENT = {
     "sigma": ({"sigma": 0.25}, "sigma: .*0.25"),
-    "weights": ({"weights_sha256": "2" * 64}, "weights_sha256: "),
+    "weights": ({"classifier_sha256": "2" * 64}, "classifier_sha256: "),
     "draws": ({"n": 2_000}, "n: (1000 and 2000|2000 and 1000)"),
 }
 
@@ -825,7 +882,7 @@ def test_the_fakes_describe_what_exports_do():
     assert METADATA["format"] == metadata.FORMAT
     sample = signature.SIGNATURES["sample"]
     assert set(sample.inputs) == {"images", "seed", "first", "n"}
-    assert set(sample.outputs) == {"counts", "n"}
+    assert set(sample.outputs) == {"counts", "n", "export"}
 
 
 # -- TLS -----------------------------------------------------------------------

@@ -1,12 +1,17 @@
 """An export of ours behind the server: the votes are the certifier's."""
 
+import time
+
 import numpy as np
 import pytest
+import tensorflow as tf
 from serving_kit import connect
 
 from rs_keras import Certifier
 from rs_keras.export import export_certifier
+from rs_keras.serving import CertificationClient
 from rs_keras.serving import EmbeddedServer
+from rs_keras.serving import ServingError
 
 SEEDS = np.int64([[3, 4], [5, 6]])
 
@@ -100,3 +105,45 @@ def test_each_request_draws_its_own_noise(wire, images):
         for _ in range(3)
     ]
     assert len(set(seeds)) == 3
+
+
+def test_a_number_given_to_another_export_is_noticed(tmp_path):
+    """Else the votes under one sigma would get the other's radius.
+
+    f is the sign of the first pixel minus 1/2: the true radius is 0.3.
+    """
+
+    def first_pixel(x):
+        score = x[:, 0, 0, :1] - 0.5
+        return tf.concat([score, -score], -1)
+
+    def export(sigma):
+        small = {"n": 1_000, "image_shape": (1, 1, 2), "warmup": False}
+        return export_certifier(
+            Certifier(first_pixel, sigma), tmp_path / "m", **small
+        )
+
+    image = np.array([[[[0.8, 0.0]]]], np.float32)
+    first = export(1.0)
+    with (
+        EmbeddedServer(
+            tmp_path / "m", model_name="m", port=0, poll_seconds=0.1
+        ) as server,
+        CertificationClient(server.address, "m") as client,
+    ):
+        assert client.certify(image, n=5_000).settings["sigma"] == 1.0
+        first.rename(tmp_path / "old")
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                with CertificationClient(server.address, "m") as other:
+                    other.wait_ready(0.1)
+            except ServingError:
+                break
+        assert export(0.1).name == "1"
+        with CertificationClient(server.address, "m") as other:
+            other.wait_ready(30)
+        for found in (client.certify(image, n=5_000), client.certify(image)):
+            assert found.settings["sigma"] == 0.1
+            assert 0 < found.radius[0] < 0.3
+        assert not client.decide(image, radius=0.35).certified[0]
