@@ -428,12 +428,15 @@ def test_a_connection_lost_when_nothing_is_under_way(monkeypatch, fake, images):
 NEXT = {"classifier_sha256": "1" * 64, "fingerprint": "1" * 32}
 
 
-def roll(fake, after):
-    """Replaces version 1 by 2 at a given `sample` request."""
+ANEW = {1: {**NEXT, "sigma": 0.125}}
+
+
+def roll(fake, after, versions=None):
+    """Replaces version 1, by 2 if not told, at a given `sample` request."""
 
     def before(n):
         if fake.samples >= after:
-            fake.versions = {2: NEXT}
+            fake.versions = versions or {2: NEXT}
 
     fake.before_sample = before
 
@@ -450,23 +453,13 @@ def test_a_version_that_goes_leaves_no_count_behind(fakes, images, seed):
         assert (found.counts[row] == wanted).all()
 
 
-def renumber(fake, after):
-    """Gives the number of version 1 to another export at a `sample`."""
-
-    def before(n):
-        if fake.samples >= after:
-            fake.versions = {1: {**NEXT, "sigma": 0.125}}
-
-    fake.before_sample = before
-
-
 @pytest.mark.parametrize("seed", [SEEDS, None], ids=["given", "fresh"])
 def test_a_number_that_is_given_anew_leaves_no_count_behind(
     fakes, images, seed
 ):
     """What came of the old export has its sigma, not the new one's."""
     for number, one in enumerate(fakes):
-        renumber(one, after=3 + number)
+        roll(one, after=3 + number, versions=ANEW)
     with client_of(*fakes) as client:
         assert client.model.sigma == 0.5
         found = client.certify(images, n=3_000, seed=seed, chunk=100)
@@ -479,7 +472,7 @@ def test_a_number_that_is_given_anew_leaves_no_count_behind(
 
 
 def test_one_server_with_another_export_is_left_out(fakes, images):
-    renumber(fakes[0], after=2)
+    roll(fakes[0], after=2, versions=ANEW)
     with client_of(*fakes) as client:
         found = client.certify(images, n=3_000, seed=SEEDS, chunk=100)
         assert found.settings["sigma"] == 0.5
@@ -487,7 +480,7 @@ def test_one_server_with_another_export_is_left_out(fakes, images):
 
 
 def test_a_stream_is_about_one_export(fake, images):
-    renumber(fake, after=5)
+    roll(fake, after=5, versions=ANEW)
     with client_of(fake) as client:
         examples = [(idx, image, None) for idx, image in enumerate(images)]
         with pytest.raises(ServingError, match="version"):
