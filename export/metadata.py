@@ -35,7 +35,8 @@ def identity(metadata: Mapping[str, Any]) -> int:
     """Returns the number that every answer of an export carries.
 
     Exports of which draws may be added up have the same: those that differ in
-    nothing but who wrote them.
+    nothing but who wrote them. (Those of one classifier that were written with
+    different releases of TensorFlow or Keras may differ in its hash.)
 
     Example:
 
@@ -82,7 +83,8 @@ def read(version: str | Path) -> dict[str, Any]:
     form = found.get("format") if isinstance(found, dict) else None
     if form != FORMAT:
         raise ValueError(
-            f"{path} is not of format {FORMAT}. Received: format={form!r}"
+            f"{path} is not of format {FORMAT}: export it again. "
+            f"Received: format={form!r}"
         )
     return found
 

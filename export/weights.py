@@ -1,7 +1,10 @@
 """What a traced classifier depends on: its variables and its constants."""
 
+import functools
 import hashlib
+from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,7 +45,8 @@ def classifier_hash(logits: ConcreteFunction) -> str:
     """Returns a SHA-256 of a traced classifier: weights, and what it does.
 
     Two exports of the same classifier have the same, whatever its layers are
-    called. (Another release of TensorFlow or Keras may trace it otherwise.)
+    called. (Another release of TensorFlow or Keras may trace it otherwise; what
+    lookup tables hold is not seen.)
     """
     digest = hashlib.sha256()
     for variable in variables_of(logits):
@@ -51,12 +55,42 @@ def classifier_hash(logits: ConcreteFunction) -> str:
         if tensor.dtype != tf.resource:
             _add(digest, tensor.numpy())
     graph = logits.graph.as_graph_def()
-    # Operations come in the order in which they were made, functions in that
-    # of names that are made up as the graph grows.
-    parts = [graph.node, *(part.node_def for part in graph.library.function)]
-    main, *functions = (b"".join(map(_told, nodes)) for nodes in parts)
-    for text in [main, *sorted(functions)]:
-        digest.update(text)
+    functions = {part.signature.name: part for part in graph.library.function}
+
+    @functools.cache
+    def of_function(name: str) -> str:
+        called = functions[name]
+        arguments = [one.name for one in called.signature.input_arg]
+        returned = [called.ret[one.name] for one in called.signature.output_arg]
+        return _wired(arguments, called.node_def, returned, of_function)
+
+    returned = [tensor.name for tensor in logits.outputs]
+    digest.update(_wired([], graph.node, returned, of_function).encode())
+    return digest.hexdigest()
+
+
+def _wired(
+    arguments: Sequence[str],
+    nodes: Sequence[Any],
+    returned: Sequence[str],
+    of_function: Callable[[str], str],
+) -> str:
+    """Returns a hash of operations and of what each takes, by number."""
+    names = [*arguments, *(node.name for node in nodes)]
+    number = {name: str(place) for place, name in enumerate(names)}
+
+    def source(tensor: str) -> str:
+        name, *rest = tensor.lstrip("^").split(":")
+        return ":".join([number[name], *rest])
+
+    digest = hashlib.sha256()
+    for node in nodes:
+        digest.update(_told(node))
+        digest.update(",".join(map(source, node.input)).encode())
+        for _, value in sorted(node.attr.items()):
+            for one in _functions(value):
+                digest.update(of_function(one.name).encode())
+    digest.update(",".join(map(source, returned)).encode())
     return digest.hexdigest()
 
 
@@ -65,12 +99,15 @@ def _told(node: Any) -> bytes:
     return node.op.encode() + b"".join(
         key.encode() + value.SerializeToString(deterministic=True)
         for key, value in sorted(node.attr.items())
-        if not (key.startswith("_") or key in _NAMES or _is_function(value))
+        if not (key.startswith("_") or key in _NAMES or _functions(value))
     )
 
 
-def _is_function(value: Any) -> bool:
-    return value.WhichOneof("value") == "func" or bool(value.list.func)
+def _functions(value: Any) -> list[Any]:
+    """Returns the functions that an attribute names."""
+    if value.WhichOneof("value") == "func":
+        return [value.func]
+    return list(value.list.func)
 
 
 def check_servable(count: ConcreteFunction) -> None:

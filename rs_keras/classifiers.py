@@ -1,5 +1,6 @@
 """Any classifier as a function from images to logits."""
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -13,20 +14,17 @@ from rs_keras.checks import check_choice
 from rs_keras.sampling import Logits
 
 
-def as_logits(model: Any, dtype: str | None = None) -> Logits:
+def as_logits(model: Any) -> Logits:
     """Returns `model` as a function of tensors, in inference mode.
 
     Args:
         model: A Keras model, a loaded SavedModel, or a callable made of
             TensorFlow operations; from images [m, H, W, C] to logits
             [m, num_classes].
-        dtype: See `computing_in`; None for the model as it is.
 
     Raises:
-        ValueError: If `model` cannot be called or cannot take `dtype`.
+        ValueError: If `model` cannot be called.
     """
-    if dtype is not None:
-        model = computing_in(model, dtype)
     if isinstance(model, keras.Model):
         return lambda images: model(images, training=False)
     if callable(model):
@@ -289,8 +287,7 @@ def fingerprint(model: Any) -> str | None:
     told = getattr(model, "fingerprint", None)
     if isinstance(told, str):
         return told
-    kept = "weights" if isinstance(model, keras.Model) else "variables"
-    variables = getattr(model, kept, None)
+    variables = _weights(model)
     if not variables:
         return None
     digest = hashlib.blake2b(digest_size=16)
@@ -303,40 +300,50 @@ def fingerprint(model: Any) -> str | None:
     return digest.hexdigest()
 
 
+def _weights(model: Any) -> list[Any]:
+    if isinstance(model, keras.Layer):
+        return model.weights
+    parts = getattr(model, "parts", None)
+    if isinstance(parts, tuple):
+        return [weight for part in parts for weight in _weights(part)]
+    return list(getattr(model, "variables", None) or ())
+
+
 def _plain_numbers(model: Any) -> Iterator[str]:
     """What is no weight in a Keras model's layers: fractions, but not sizes.
 
     Sizes show in the weights' shapes, zeros are what is not set, and releases
     of Keras differ in names and flags.
     """
-    for part in getattr(model, "parts", ()):
-        yield from _plain_numbers(part)
     network = network_of(model)
     if not isinstance(network, keras.Model):
+        parts = getattr(network, "parts", None)
+        for part in parts if isinstance(parts, tuple) else ():
+            yield from _plain_numbers(part)
         return
     scaling = keras.layers.Rescaling, keras.layers.Normalization
     for place, layer in enumerate(network._flatten_layers()):
         if isinstance(layer, keras.Model):
             continue
         kinds = (float, int) if isinstance(layer, scaling) else (float,)
-        for key, value in sorted(_config_of(layer).items()):
+        for key, value in _config_of(layer):
             found = np.ravel(value).tolist() if _is_numbers(value) else []
             if any(isinstance(one, kinds) and one for one in found):
                 yield f"{place} {key} {[float(one) for one in found]}"
 
 
-def _config_of(layer: keras.Layer) -> dict[str, Any]:
-    try:
-        return layer.get_config()
-    except NotImplementedError:
-        return {}
+def _config_of(layer: keras.Layer) -> list[tuple[str, Any]]:
+    # Others' code, which may fail in any way: a model need not be one that can
+    # be saved.
+    with contextlib.suppress(Exception):
+        return sorted(layer.get_config().items(), key=lambda one: str(one[0]))
+    return []
 
 
 def _is_numbers(value: Any) -> bool:
-    try:
+    with contextlib.suppress(ValueError, TypeError, NotImplementedError):
         return np.asarray(value).dtype.kind in "if"
-    except ValueError:
-        return False
+    return False
 
 
 # Passes of other sizes may sum in another order: not bit for bit equal.

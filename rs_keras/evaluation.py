@@ -1,5 +1,6 @@
 """Certifying or deciding a data set, into a log that resumes."""
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import rs_keras
+from rs_keras import cluster
 from rs_keras.certificate import ABSTAIN
 from rs_keras.certificate import Certificate
 from rs_keras.checks import check_count
@@ -225,7 +227,8 @@ def _logged(
     settings = {**settings, **_origin(certifier, skip, given.name)}
     if given.shard is not None:
         settings["shard"] = _checked(given.shard, given.seed)
-    seed = settings["seed"] = _seed_of(path, given.seed)
+    strategy = getattr(certifier, "strategy", None)
+    seed = settings["seed"] = _seed_of(path, given.seed, strategy)
     # In the format of the authors, a sigma of its own is a column.
     own = ("sigma",) if settings.get("scope") == "per_input_sigma" else ()
     with LogWriter(path, settings, (*EXTRA, *own)) as writer:
@@ -353,8 +356,15 @@ def _total(
     return len(range(shard[0], total, shard[1]))
 
 
-def _seed_of(path: str | os.PathLike[str], seed: int | str | None) -> Any:
-    """The seed given, that of the log to be continued, or a fresh one."""
+def _seed_of(
+    path: str | os.PathLike[str],
+    seed: int | str | None,
+    strategy: tf.distribute.Strategy | None,
+) -> Any:
+    """The seed given, that of the log to be continued, or a fresh one.
+
+    Of several workers, which make each draw together, the chief's.
+    """
     if seed == "keyed":
         return seed
     if seed is not None:
@@ -363,7 +373,9 @@ def _seed_of(path: str | os.PathLike[str], seed: int | str | None) -> Any:
         example_seed(seed, 0)
         return seed
     kept = read_settings(path).get("seed")
-    return fresh_seeds(1)[0].tolist() if kept is None else kept
+    mine = fresh_seeds(1)[0].tolist() if kept is None else kept
+    told = cluster.from_chief(strategy, json.dumps(mine).encode())
+    return json.loads(told or b"null")
 
 
 def _origin(

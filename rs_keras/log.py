@@ -278,7 +278,8 @@ class CertificationLog:
 
             share - k / m,  k the least with P[Binomial(m, alpha) > k] <= rho
 
-        for no more certificates than that are false. (Cohen et al. bound the
+        for no more certificates than that are false, if they err independently
+        of each other: each with noise of its own. (Cohen et al. bound the
         same number with Bernstein's inequality, which allows for more.)
 
         Args:

@@ -10,7 +10,6 @@ from rs_keras.certificate import Certificate
 from rs_keras.certifier import Certifier
 from rs_keras.checks import check_images
 from rs_keras.checks import check_positive
-from rs_keras.classifiers import computing_in
 from rs_keras.data_dependent import SigmaOptimizer
 from rs_keras.data_dependent import check_sigmas
 from rs_keras.seeds import Seed
@@ -94,7 +93,7 @@ class DataDependentCertifier:
         )
         # The sigma that is chosen is that of the network that is certified.
         self.optimizer = SigmaOptimizer(
-            computing_in(model, self._certifier.dtype),
+            self._certifier.computing,
             steps,
             num_noise,
             learning_rate,

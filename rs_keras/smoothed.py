@@ -104,8 +104,9 @@ class SmoothedClassifier:
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Traced graphs hold them: the votes would stay, their meaning move.
-        if name in _FIXED and name in self.__dict__:
+        # Once it is built: traced graphs hold them, so that the votes would
+        # stay and their meaning move.
+        if name in _FIXED and "_passes" in self.__dict__:
             raise AttributeError(
                 f"`{name}` of a certifier is fixed: make another one. "
                 f"Received: {name}={value!r}"
@@ -200,7 +201,9 @@ class SmoothedClassifier:
         n = check_count("n", n)
         beta = check_positive("beta", beta)
         checked, graphs = self._prepare(images, soft=True)
-        seeds = tf.constant(self._seeds(seed, checked))
+        # Nothing is shared out here, so no worker waits for another's seed.
+        own = noise_lib.as_seeds(seed, len(checked), checked, self._key)
+        seeds = tf.constant(own)
         if not tf.is_tensor(images) or images.dtype != tf.float32:
             images = tf.constant(checked)
         return soft_predict(graphs.sampler, images, seeds, n, beta)

@@ -109,6 +109,8 @@ class FanOut:
         self._turns: dict[Server, _Turn] = {}
         self._model: ServedModel
         self._work: Work
+        # How a server said so, if a version's number was given anew.
+        self._replaced = ""
 
     def run(self) -> Generator[Wait | list[Job], Call | None, Work]:
         """Yields how long to wait, and jobs as they finish."""
@@ -126,11 +128,17 @@ class FanOut:
             )
             self._operation.cancel()
             self._fleet.forget(self._model)
+            if self._replaced and self._fleet.version is not None:
+                raise ServingError(
+                    f"version {self._fleet.version} is not what it was when "
+                    f"this call began: {self._replaced}"
+                )
         raise ServingError(
             f"the versions of model {self._model.name!r} come and go: one was "
             f"unloaded everywhere {_MOST_RESTARTS + 1} times while this call "
             "ran, the last was "
-            f"{self._model.version}. Let the roll-out end first"
+            f"{self._model.version}. Let the roll-out end first. "
+            f"{self._replaced}".rstrip()
         )
 
     def _until_done(
@@ -304,7 +312,7 @@ class FanOut:
                 self._model.identity,
             )
         except wire.OtherExport as error:
-            self._lost(call.server, turn, str(error))
+            self._anew(call.server, turn, str(error))
             if not task.copies:
                 self._work.put_back([task])
             return []
@@ -321,7 +329,13 @@ class FanOut:
 
     def _welcome(self, call: Call) -> None:
         """A server is there, again: with the same model?"""
-        self._operation.check_described(call, self._model)
+        found = self._operation.check_described(call, None)
+        differing = self._model.differences(found)
+        if differing:
+            words = f"{call.server.label} came back with another export as "
+            words += f"version {found.version}, which differs in {differing}"
+            self._anew(call.server, self._turns[call.server], words)
+            return
         call.server.ready = True
         event(logging.INFO, "server_ready", server=call.server.label)
 
@@ -349,6 +363,11 @@ class FanOut:
         if server.ready and turn.failures > self._fleet.retries:
             server.ready = False
         event(logging.WARNING, "request_failed", what=turn.words)
+
+    def _anew(self, server: Server, turn: _Turn, words: str) -> None:
+        """Leaves out a server that gave the version's number anew."""
+        self._replaced = words
+        self._lost(server, turn, words)
 
     def _lost(self, server: Server, turn: _Turn, words: str) -> None:
         """Leaves out a server that has the version no more."""

@@ -220,8 +220,9 @@ def stream(
         if model is not pinned:
             raise ServingError(
                 f"version {pinned.version} of model {pinned.name!r} was "
-                "unloaded while a stream of images was being certified with "
-                f"it; version {model.version} is served now. What was "
+                "unloaded, or its number given to another export, while a "
+                "stream of images was being certified with it; "
+                f"version {model.version} is served now. What was "
                 "answered is about the former; start again for the latter"
             )
         return Sampling(jobs(), model.num_classes, model.max_n)

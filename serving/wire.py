@@ -70,14 +70,27 @@ def outputs(
         raise _odd(
             server, signature, f"version {came}, not {version}, answered"
         )
-    found = {}
-    for key, field in signatures.SIGNATURES[signature].outputs.items():
+
+    def decoded(key: str) -> np.ndarray:
         if key not in response.outputs:
             raise _odd(server, signature, f"the output {key!r} is missing")
         try:
-            array = tensors.decode(response.outputs[key])
+            return tensors.decode(response.outputs[key])
         except ValueError as error:
             raise _odd(server, signature, f"{key!r}: {error}") from error
+
+    # Another export may have other classes, too: so this comes first.
+    if export is not None and (decoded("export") != export).any():
+        raise OtherExport(
+            f"{server} serves another export as version {version} than it "
+            "described: the number was given anew",
+            server=server,
+        )
+    found = {}
+    for key, field in signatures.SIGNATURES[signature].outputs.items():
+        if key == "export":
+            continue
+        array = decoded(key)
         dtype = tf.as_dtype(field.dtype).as_numpy_dtype
         shape = (rows, *field.row_shape((), num_classes))
         if array.dtype != dtype or array.shape != shape:
@@ -88,12 +101,6 @@ def outputs(
                 f"{np.dtype(dtype)} {list(shape)}",
             )
         found[key] = array
-    if export is not None and (found.pop("export") != export).any():
-        raise OtherExport(
-            f"{server} serves another export as version {version} than it "
-            "described: the number was given anew",
-            server=server,
-        )
     return found
 
 

@@ -601,3 +601,14 @@ def test_what_the_graphs_hold_is_fixed(linear, images, name, value):
     after = certifier.certify(images, n=100, seed=1)
     np.testing.assert_array_equal(after.radius, before.radius)
     assert after.settings == before.settings
+
+
+def test_a_certifier_of_ones_own_may_set_what_it_hands_on(linear, images):
+    class Own(Certifier):
+        def __init__(self, model, sigma):
+            self.model = model
+            super().__init__(model, sigma)
+
+    found = Own(linear, 0.1).certify(images, n=100, seed=1)
+    wanted = Certifier(linear, 0.1).certify(images, n=100, seed=1)
+    np.testing.assert_array_equal(found.counts, wanted.counts)

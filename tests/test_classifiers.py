@@ -1,5 +1,6 @@
 """In which type a model computes, and the same weights in another."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -273,16 +274,54 @@ def test_a_fingerprint_outlives_loading_evaluating_and_another_type(tmp_path):
     assert fingerprint(model) == before
 
 
-def test_layers_that_tell_no_configuration_have_a_fingerprint():
-    class Own(keras.layers.Layer):
-        def __init__(self, function):
-            super().__init__()
-            self.function = function
+class Own(keras.layers.Layer):
+    """Takes what its configuration cannot say."""
 
-        def call(self, x):
-            return self.function(x)
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
 
-    model = sequential(
-        Own(lambda x: x), keras.layers.Flatten(), keras.layers.Dense(2)
-    )
+    def call(self, x):
+        return self.function(x)
+
+
+class Broken(keras.layers.Layer):
+    def call(self, x):
+        return x
+
+    def get_config(self):
+        return self.nothing
+
+
+class Odd(Broken):
+    def get_config(self):
+        return {3: 4.0, "name": self.name, "slopes": [1.0, [2.0]]}
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: Own(lambda x: x),
+        Broken,
+        Odd,
+        lambda: keras.layers.Activation(functools.partial(keras.ops.relu)),
+    ],
+    ids=["function", "broken", "odd", "partial"],
+)
+def test_layers_that_cannot_be_saved_have_a_fingerprint(layer):
+    model = sequential(layer(), keras.layers.Flatten(), keras.layers.Dense(2))
+    model.parts = 4
     assert len(fingerprint(model)) == 32
+
+
+def test_the_fingerprint_of_joined_models_outlives_loading(tmp_path):
+    models = [scaled(2, -1), scaled(1, -1)]
+    before = fingerprint(ensemble(models))
+    for place, model in enumerate(models):
+        model.save(tmp_path / f"{place}.keras")
+    loaded = [
+        keras.saving.load_model(tmp_path / f"{place}.keras")
+        for place in range(2)
+    ]
+    assert fingerprint(ensemble(loaded)) == before
+    assert fingerprint(ensemble(loaded[::-1])) != before

@@ -207,6 +207,32 @@ def test_the_hash_is_of_the_classifier():
     def called(images):
         return linear(images)
 
+    def stacked(first, second):
+        def both(images):
+            score = tf.reduce_mean(images, [1, 2, 3])
+            return tf.stack([first * score, second * score], -1)
+
+        return both
+
+    def branching(first, second):
+        def one(images):
+            score = tf.reduce_mean(images, [1, 2, 3])
+            return tf.cond(
+                tf.reduce_mean(images) > 0.5,
+                lambda: tf.stack([score, first(score)], -1),
+                lambda: tf.stack([score, second(score)], -1),
+            )
+
+        return one
+
+    def swapped(order):
+        def both(images):
+            score = tf.reduce_mean(images, [1, 2, 3])
+            pair = [score, -score]
+            return tf.stack([pair[place] for place in order], -1)
+
+        return both
+
     found = [
         weights.classifier_hash(graph.classifying(certifier.sampler(SHAPE)))
         for certifier in (
@@ -222,10 +248,19 @@ def test_the_hash_is_of_the_classifier():
             Certifier(normalised(-1.0, 2.0)),
             Certifier(normalised(2.0, -0.5)),
             Certifier(tf.function(lambda images: -linear(images))),
+            Certifier(stacked(1.0, 2.0)),
+            Certifier(stacked(2.0, 1.0)),
+            Certifier(swapped([0, 1])),
+            Certifier(swapped([1, 0])),
+            Certifier(tf.function(swapped([0, 1]))),
+            Certifier(tf.function(swapped([1, 0]))),
+            Certifier(branching(tf.sin, tf.exp)),
+            Certifier(branching(tf.exp, tf.sin)),
         )
     ]
     assert found[0] == found[1] and found[2] == found[3]
-    # Constants and what is done with them count, too, in functions as well.
+    # Constants count, and what is done with them, in functions as well: labels
+    # that change places, the branches of a condition.
     assert len(set(found)) == len(found) - 2
 
 

@@ -7,13 +7,16 @@ import asyncio
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import grpc
 import numpy as np
 import pytest
 import scipy.stats
+import tensorflow as tf
 from authority import Authority
+from serving_fakes import ANEW
 from serving_fakes import CLASSES
 from serving_fakes import METADATA
 from serving_fakes import Fake
@@ -386,16 +389,17 @@ def test_a_server_that_comes_back_works_again(images):
                 assert again.samples
 
 
-def test_a_server_that_comes_back_with_another_model(images):
+def test_a_server_that_comes_back_with_another_model(images, caplog):
     with Fake() as one, Fake() as two:
         with client_of(one, two) as client:
             client.sample(images, 100)
             one.stop()
             two.pace = 1e-4
-            with Fake(port=one.port, sigma=0.25):
-                with pytest.raises(ServingError, match="sigma: 0.5 and 0.25"):
-                    for _ in range(50):
-                        client.sample(images, 1_000, chunk=100)
+            with Fake(port=one.port, sigma=0.25) as other:
+                while "differs in sigma: 0.5 and 0.25" not in caplog.text:
+                    found = client.sample(images, 1_000, SEEDS, chunk=100)
+                    assert (found == expected(0, 1_000)).all()
+                assert not other.drawn
 
 
 def test_a_connection_lost_when_nothing_is_under_way(monkeypatch, fake, images):
@@ -428,7 +432,7 @@ def test_a_connection_lost_when_nothing_is_under_way(monkeypatch, fake, images):
 NEXT = {"classifier_sha256": "1" * 64, "fingerprint": "1" * 32}
 
 
-ANEW = {1: {**NEXT, "sigma": 0.125}}
+OTHER = {1: {**NEXT, "sigma": 0.125}}
 
 
 def roll(fake, after, versions=None):
@@ -459,31 +463,88 @@ def test_a_number_that_is_given_anew_leaves_no_count_behind(
 ):
     """What came of the old export has its sigma, not the new one's."""
     for number, one in enumerate(fakes):
-        roll(one, after=3 + number, versions=ANEW)
+        roll(one, after=3 + number, versions=OTHER)
     with client_of(*fakes) as client:
         assert client.model.sigma == 0.5
         found = client.certify(images, n=3_000, seed=seed, chunk=100)
         assert found.settings["sigma"] == 0.125 == client.model.sigma
         for row in range(2):
-            wanted = votes(found.seed[row], 100, 3_000)
+            wanted = votes(found.seed[row], 100, 3_000, version=1 + ANEW)
             assert (found.counts[row] == wanted).all()
         whole = client.certify(images)
         assert whole.settings["sigma"] == 0.125
 
 
 def test_one_server_with_another_export_is_left_out(fakes, images):
-    roll(fakes[0], after=2, versions=ANEW)
+    roll(fakes[0], after=2, versions=OTHER)
     with client_of(*fakes) as client:
+        # The first call is told by an answer, the next ones by a description.
+        for _ in range(3):
+            found = client.certify(images, n=3_000, seed=SEEDS, chunk=100)
+            assert found.settings["sigma"] == 0.5
+            assert (found.counts == expected(100, 3_000)).all()
+        for one in fakes:
+            one.versions = OTHER
+        for _ in range(2):
+            found = client.certify(images, n=3_000, seed=SEEDS, chunk=100)
+            assert found.settings["sigma"] == 0.125
+
+
+def test_a_server_that_comes_back_with_another_export(images):
+    with Fake() as one, client_of(one) as client:
+        client.sample(images, 100)
+        one.stop()
+        with Fake(port=one.port, sigma=0.25):
+            for _ in range(2):
+                found = client.certify(images, n=500, seed=SEEDS)
+                assert found.settings["sigma"] == 0.25
+
+
+def test_calls_at_once_survive_a_number_that_is_given_anew(fakes, images):
+    for one in fakes:
+        roll(one, after=10, versions=OTHER)
+    with client_of(*fakes) as client, ThreadPoolExecutor(3) as pool:
+        calls = [
+            pool.submit(client.certify, images, n=3_000, chunk=100)
+            for _ in range(6)
+        ]
+        for call in calls:
+            found = call.result()
+            sigma = found.settings["sigma"]
+            version = 1 + ANEW * (sigma != 0.5)
+            wanted = votes(found.seed[0], 100, 3_000, version)
+            assert (found.counts[0] == wanted).all()
+
+
+def test_a_version_that_was_asked_for_is_not_another_export(fake, images):
+    roll(fake, after=3, versions=OTHER)
+    with client_of(fake, version=1) as client:
+        with pytest.raises(ServingError, match="1 is not what it was"):
+            client.certify(images, n=3_000, chunk=100)
+
+
+def test_another_export_may_have_other_classes(fake, images):
+    four = {**OTHER[1], "num_classes": 4}
+    roll(fake, after=3, versions={1: four})
+
+    def widen(response):
+        if fake.versions[1]:
+            n = tf.make_ndarray(response.outputs["n"])
+            counts = n[:, None] * np.int64([0, 0, 0, 1])
+            response.outputs["counts"].CopyFrom(tf.make_tensor_proto(counts))
+
+    fake.spoil = widen
+    with client_of(fake) as client:
         found = client.certify(images, n=3_000, seed=SEEDS, chunk=100)
-        assert found.settings["sigma"] == 0.5
-        assert (found.counts == expected(100, 3_000)).all()
+        np.testing.assert_array_equal(found.label, [3, 3])
+        assert client.model.num_classes == 4
 
 
 def test_a_stream_is_about_one_export(fake, images):
-    roll(fake, after=5, versions=ANEW)
+    roll(fake, after=5, versions=OTHER)
     with client_of(fake) as client:
         examples = [(idx, image, None) for idx, image in enumerate(images)]
-        with pytest.raises(ServingError, match="version"):
+        with pytest.raises(ServingError, match="given to another export"):
             list(client.certify_each(examples, n=3_000, chunk=100))
 
 
@@ -496,7 +557,7 @@ def test_a_balancer_before_two_exports_is_found_out(fake, images):
 
     fake.before_sample = other
     with client_of(fake) as client:
-        with pytest.raises(ServingError, match="come and go"):
+        with pytest.raises(ServingError, match="come and go.*another export"):
             client.sample(images, 3_000, chunk=100)
 
 

@@ -716,6 +716,17 @@ def test_what_stands_in_the_way_is_told_first(no_training, tmp_path, capsys):
     assert not reproduction.folder_of(tmp_path, 1.0, "gaussian").exists()
 
 
+def test_what_is_there_is_shown_before_a_refusal(no_training, tmp_path, capsys):
+    """And before the first training, which may take hours."""
+    write_run(tmp_path, "macer", constant(0.5), 90)
+    write_run(tmp_path, "gaussian", constant(0.5), 90)
+    call = ["reproduce", "mnist", "--methods", "stability", "gaussian"]
+    assert main([*call, "--out", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert "gaussian/model.keras must be there" in err
+    assert out.count("| macer | 90 of 90 | 120 of 1,000 |") == 1
+
+
 def test_one_log_is_enough_to_stand_in_the_way(no_training, tmp_path, capsys):
     """The other was lost, and with it the run would be."""
     folder = write_run(tmp_path, "gaussian", constant(0.5), 90)

@@ -110,9 +110,12 @@ def run(args: argparse.Namespace) -> int | None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = Path(args.out)
     names = _runs(args)
-    # Before hours of work: what stands in the way of any of it.
+    # Before hours of work: what is there, and what stands in its way.
     reproduction_table.check_own(root)
     _check_references(args, names)
+    for name in names:
+        _compare(args, name)
+    _print_tables(args)
     done = [
         name
         for name in names
@@ -122,19 +125,27 @@ def run(args: argparse.Namespace) -> int | None:
         print(f"{name}: done before", file=sys.stderr, flush=True)
     try:
         for name in names:
+            if name in done:
+                continue
             try:
-                code = 0 if name in done else _run(args, name, strategy)
+                code = _run(args, name, strategy)
             finally:
                 _compare(args, name)
             if code:
                 return code
-            if name not in done or name == names[-1]:
-                tables = reproduction_table.tables(root, args.sigma)
-                print("\n\n".join(tables))
+            _print_tables(args)
     finally:
         if root.is_dir():
             reproduction_table.write_report(root)
     return None
+
+
+def _print_tables(args: argparse.Namespace) -> None:
+    from rs_keras.trainers import reproduction_table
+
+    tables = reproduction_table.tables(args.out, args.sigma)
+    if tables:
+        print("\n\n".join(tables), flush=True)
 
 
 def _check_references(args: argparse.Namespace, names: list[str]) -> None:
