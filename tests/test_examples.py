@@ -1,7 +1,6 @@
 """The scripts in examples/ run, and what they print is right."""
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -84,8 +83,9 @@ def test_certify_dataset_goes_on_where_it_was(run, tmp_path):
     rows = [row.split("\t") for row in before.decode().splitlines()[1:]]
     assert [int(row[0]) for row in rows] == list(range(0, 1_000, 20))
     share = sum(float(row[3]) >= 0.25 for row in rows if row[4] == "1") / 50
-    rate = math.log(100) / 50
-    bound = share - 0.001 - math.sqrt(0.001 * 0.999 * rate) - rate / 3
+    # Of 50 certificates, each false with .001, two or more are with .0012, one
+    # with .05: so one may be, at 99 %.
+    bound = share - 1 / 50
     assert line_of(again, "certified accuracy at 0.25 is at least")[
         0
     ] == pytest.approx(bound, abs=6e-4)

@@ -582,11 +582,15 @@ def test_concurrent_requests_keep_their_answers(wire):
     answers = {}
 
     def ask(value):
-        for _ in range(20):
+        deadline = time.monotonic() + 60
+        got = answers.setdefault(value, [])
+        while len(got) < 20 and time.monotonic() < deadline:
             try:
-                answers.setdefault(value, []).append(wire.line(value))
+                got.append(wire.line(value))
             except grpc.RpcError as error:
+                # On a busy machine that may be for as long as others ask.
                 assert error.details() == "Server Threadpool Exhausted"
+                time.sleep(0.01)
 
     threads = [threading.Thread(target=ask, args=[float(i)]) for i in range(4)]
     for thread in threads:
