@@ -44,8 +44,23 @@ def draws_of(run, log):
     return n
 
 
-def test_there_are_results():
-    assert RUNS
+WHOLE = [
+    *((0.25, name) for name in ("gaussian", "smoothmix")),
+    *((0.5, name) for name in ("gaussian", "smoothmix")),
+    *((1.0, name) for name in reproduction.methods(1.0)),
+]
+
+
+@pytest.mark.parametrize(("sigma", "method"), WHOLE)
+def test_what_the_table_promises_is_whole(sigma, method):
+    """The papers' schedule and n, on every 10th image."""
+    run = reproduction.folder_of(RESULTS, sigma, method)
+    full = reproduction.recipe_of(method, sigma)
+    assert recipes.load(run / "recipe.json").epochs == full.epochs
+    for form in reproduction.FORMS:
+        log = CertificationLog.read(run / f"{form}.tsv")
+        assert sorted(log.idx.tolist()) == list(range(0, 10_000, 10))
+        assert log.settings["n"] == 100_000
 
 
 @each
