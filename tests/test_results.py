@@ -16,6 +16,7 @@ from rs_keras.trainers import reproduction
 from rs_keras.trainers import reproduction_pairs
 from rs_keras.trainers import reproduction_runs
 from rs_keras.trainers import reproduction_table
+from rs_keras.trainers.reproduction_published import ABLATIONS
 from rs_keras.trainers.reproduction_published import PUBLISHED
 from rs_keras.trainers.reproduction_published import reference_log
 
@@ -61,6 +62,11 @@ def test_what_the_table_promises_is_whole(sigma, method):
         log = CertificationLog.read(run / f"{form}.tsv")
         assert sorted(log.idx.tolist()) == list(range(0, 10_000, 10))
         assert log.settings["n"] == 100_000
+
+
+def test_every_ablation_of_the_paper_is_there():
+    names = {run.name for run in RUNS if run.parent.name == "ablations"}
+    assert names == {"base", *ABLATIONS}
 
 
 @each
