@@ -254,7 +254,8 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
     False
     """
     place = Path(folder)
-    begun = [log for log in _begun(place).values() if len(log)]
+    found = _begun(place)
+    begun = [log for log in found.values() if len(log)]
     if not begun:
         _check_training(place, recipe)
         return False
@@ -277,7 +278,7 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
             f"{n:,} draws in {_DTYPE}, {_length(recipe)}"
         )
     whole = len(range(0, TEST_IMAGES, skip))
-    logs = logs_of(place)
+    logs = _shared(found)
     if logs and all(len(log) == whole for log in logs.values()):
         return True
     if not (place / RUN_MODEL).is_file():
@@ -325,7 +326,11 @@ def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
     Raises:
         ValueError: If a log's settings are not beside it.
     """
-    logs = _begun(Path(folder))
+    return _shared(_begun(Path(folder)))
+
+
+def _shared(logs: dict[str, CertificationLog]) -> dict[str, CertificationLog]:
+    """The images that both logs hold; empty if a log is missing."""
     if len(logs) < len(FORMS):
         return {}
     plain, runner_up = (logs[form].idx for form in FORMS)
