@@ -21,6 +21,7 @@ from rs_keras.export.graph import CertifierGraph
 from rs_keras.export.graph import classifying
 from rs_keras.export.graph import counting
 from rs_keras.export.graph import decidable_radius
+from rs_keras.export.graph import distance_of
 from rs_keras.export.graph import signatures_of
 from rs_keras.export.settings import Settings
 from rs_keras.export.settings import default_decide_n
@@ -168,6 +169,7 @@ def _metadata(
         "tensorflow": tf.__version__,
         "sigma": certifier.sigma,
         "noise": certifier.noise,
+        "total_variation": distance_of(sampler),
         "dtype": certifier.dtype,
         "bound": "clopper_pearson",
         "num_classes": sampler.num_classes,
@@ -181,8 +183,9 @@ def _metadata(
             settings.alpha,
             certifier.sigma,
             runner_up=settings.runner_up,
+            distance=distance_of(sampler),
         ),
-        "decide_max_radius": decidable_radius(settings, certifier.sigma),
+        "decide_max_radius": decidable_radius(settings, sampler),
         "signatures": sorted([signature.DEFAULT, *signatures_of(settings)]),
         # As in certification logs; None where the model tells no weights.
         "fingerprint": fingerprint(certifier.computing),

@@ -25,8 +25,8 @@ from rs_keras.export import signature
 from rs_keras.export.settings import Settings
 from rs_keras.export.weights import ConcreteFunction
 from rs_keras.noise import addressed_draws
-from rs_keras.sampling import OFF_GRID
 from rs_keras.sampling import Sampler
+from rs_keras.sampling import noise_distance
 from rs_keras.verdicts import decide_label
 from rs_keras.verdicts import vote_certificate
 
@@ -41,10 +41,20 @@ def signatures_of(settings: Settings) -> dict[str, signature.Signature]:
     return {**signature.SIGNATURES, **extra}
 
 
-def decidable_radius(settings: Settings, sigma: float) -> float:
+def distance_of(sampler: Sampler) -> float:
+    """Bounds the total variation between one draw and the ideal one."""
+    return noise_distance(sampler.noise, sampler.sigma, sampler.image_shape)
+
+
+def decidable_radius(settings: Settings, sampler: Sampler) -> float:
     """Returns the largest radius that `decide` can certify."""
     return max_decided_radius(
-        sigma, settings.alpha, settings.decide_n, True, settings.n0
+        sampler.sigma,
+        settings.alpha,
+        settings.decide_n,
+        True,
+        settings.n0,
+        distance_of(sampler),
     )
 
 
@@ -95,12 +105,14 @@ class CertifierGraph:
         self._new_seeds = (
             _fresh_seeds if settings.seed == "fresh" else _keyed_seeds()
         )
+        self._distance = distance_of(sampler)
         self._tables = decision_tables(
             0.0,
             sampler.sigma,
             settings.alpha,
             settings.decide_n,
             n0=settings.n0,
+            distance=self._distance,
         )
         self._most_draws = addressed_draws(sampler.image_shape)
 
@@ -155,7 +167,7 @@ class CertifierGraph:
         n = self._draws(self._accepts(images), self.settings.predict_n)
         counts = self._count(images, seed, tf.zeros_like(n), n)
         alpha = tf.constant(self.settings.alpha, tf.float64)
-        label, p_value = decide_label(counts, alpha)
+        label, p_value = decide_label(counts, alpha, n, self._distance)
         return {
             "label": label,
             "counts": counts,
@@ -206,6 +218,7 @@ class CertifierGraph:
             alpha,
             self.sampler.sigma,
             self.settings.runner_up,
+            self._distance,
         )
         return {
             "label": label,
@@ -224,7 +237,7 @@ class CertifierGraph:
         need of the tables holds for every radius.
         """
         seed = self._new_seeds(images)
-        reach = decidable_radius(self.settings, self.sampler.sigma)
+        reach = decidable_radius(self.settings, self.sampler)
         sound = self._accepts(images) & (radius >= 0.0) & (radius <= reach)
         rows = tf.where(sound)
         at = rows[:, 0]
@@ -272,9 +285,9 @@ class CertifierGraph:
         """The certificate that counts are worth, with runner-up or without."""
         # The bounds take a row with alpha = 0 for one that makes no sense.
         alpha = tf.where(_is_probability(alpha), alpha, tf.zeros_like(alpha))
-        sigma = self.sampler.sigma
-        one = bounds.certificate(k, None, n, alpha, sigma)
-        two = bounds.certificate(k, k2, n, alpha, sigma)
+        rest = n, alpha, self.sampler.sigma, self._distance
+        one = bounds.certificate(k, None, *rest)
+        two = bounds.certificate(k, k2, *rest)
         plain = k2 == signature.NO_RUNNER_UP
         return {
             "p_lower": tf.where(plain, one[0], two[0]),
@@ -303,9 +316,6 @@ class CertifierGraph:
         certificate would be about another image.
         """
         inside = (images >= 0.0) & (images <= 1.0)  # NaN is neither
-        if self.sampler.noise == "grid-strict":
-            steps = images * 255.0
-            inside &= tf.abs(steps - tf.round(steps)) <= OFF_GRID
         return tf.reduce_all(inside, [1, 2, 3])
 
     def _draws(self, accepted: tf.Tensor, n: tf.Tensor | int) -> tf.Tensor:

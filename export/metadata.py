@@ -13,7 +13,7 @@ from typing import Any
 FILE = "assets.extra/rs_keras.json"
 
 # Raised when a field, or an output of a signature, changes its meaning.
-FORMAT = 2
+FORMAT = 3
 
 # Who wrote the export says nothing about what is certified.
 NOT_COMPARED = ("library", "tensorflow", "guarantee")
@@ -118,8 +118,8 @@ def guarantee(metadata: dict[str, Any]) -> str:
     """
     about = {
         "float": "pixels in [0, 1], in real arithmetic",
-        "grid": "pixels that are multiples of 1/255, to which they are rounded",
-        "grid-strict": "pixels that are multiples of 1/255",
+        "grid": "pixels that are multiples of 1/255, to which they are rounded "
+        "(the noise on that grid is exact)",
     }[metadata["noise"]]
     bound = "the two top classes" if metadata["runner_up"] else "the top class"
     again = {

@@ -106,6 +106,6 @@ class Settings:
         if self.seed == "keyed" and noise == "float":
             raise ValueError(
                 "`seed` must be 'fresh' for a certifier with noise='float'; "
-                "'keyed' needs noise='grid' or 'grid-strict'. "
+                "'keyed' needs noise='grid'. "
                 f"Received: seed={self.seed!r}"
             )

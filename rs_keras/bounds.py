@@ -38,9 +38,11 @@ __all__ = [
     "clopper_pearson_lower",
     "clopper_pearson_upper",
     "hoeffding_lower",
+    "lowered",
     "max_radius",
     "minimum_n",
     "radius",
+    "raised",
     "two_count",
 ]
 
@@ -108,14 +110,20 @@ def radius(p: Value, sigma: Value) -> tf.Tensor:
 
 
 def two_count(
-    k: Value, k2: Value, n: Value, alpha: Value, sigma: Value
+    k: Value,
+    k2: Value,
+    n: Value,
+    alpha: Value,
+    sigma: Value,
+    distance: Value = 0.0,
 ) -> TwoCount:
     """Certificate from the votes for the top class and for the runner-up.
 
     With the confidence bounds
 
-        lower = clopper_pearson_lower(k, n, 0.9 * alpha)
-        upper = min(clopper_pearson_upper(k2, n, 0.1 * alpha), 1 - lower)
+        lower = clopper_pearson_lower(k, n, 0.9 * alpha) - distance
+        upper = clopper_pearson_upper(k2, n, 0.1 * alpha) + distance
+        upper = min(upper, 1 - lower)
 
     on the top class's probability and on every other's, the radius is
 
@@ -135,6 +143,9 @@ def two_count(
         n: Votes in all. Below 1 it abstains.
         alpha: Error probability, in (0, 1).
         sigma: Standard deviation of the noise, > 0.
+        distance: Total variation between the noise of one draw and the
+            Gaussian, at most, in [0, 1): no probability of a class differs by
+            more between the two.
 
     Returns:
         `TwoCount(lower, upper, radius, abstain)`: float64 three times and bool,
@@ -160,7 +171,9 @@ def two_count(
     check_alpha(alpha)
     alpha, sigma = float64(alpha), float64(sigma)
     lower = clopper_pearson_lower(k, n, (1 - RUNNER_UP_SHARE) * alpha)
+    lower = lowered(lower, distance)
     upper = clopper_pearson_upper(k2, n, RUNNER_UP_SHARE * alpha)
+    upper = raised(upper, distance)
     upper = tf.minimum(upper, (1 - lower) * (1 + ROUNDING))
     certified = tf.logical_and(lower > upper, sigma > 0)
     top = _quantile(tf.where(certified, lower, 0.75))
@@ -172,7 +185,12 @@ def two_count(
 
 
 def certificate(
-    k: Value, k2: Value | None, n: Value, alpha: Value, sigma: Value
+    k: Value,
+    k2: Value | None,
+    n: Value,
+    alpha: Value,
+    sigma: Value,
+    distance: Value = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """CERTIFY on counts, with the runner-up's or without.
 
@@ -184,6 +202,7 @@ def certificate(
         n: Votes in all.
         alpha: Error probability, in (0, 1).
         sigma: Standard deviation of the noise, > 0.
+        distance: As in `two_count`.
 
     Returns:
         The lower bound on the class's probability, the radius (float64), and
@@ -200,11 +219,52 @@ def certificate(
     (0.911373, 0.67463, True)
     """
     if k2 is not None:
-        found = two_count(k, k2, n, alpha, sigma)
+        found = two_count(k, k2, n, alpha, sigma, distance)
         return found.lower, found.radius, tf.logical_not(found.abstain)
     _check_sigma(sigma)
-    lower = clopper_pearson_lower(k, n, alpha)
+    lower = lowered(clopper_pearson_lower(k, n, alpha), distance)
     return lower, radius(lower, sigma), lower >= 0.5
+
+
+def lowered(p: Value, distance: Value) -> tf.Tensor:
+    """A lower bound on a probability under the Gaussian.
+
+    From `p`, one under noise that is at most `distance` away from it:
+    p - distance, rounded down; p itself where the distance is 0.
+
+    Args:
+        p: In [0, 1].
+        distance: Total variation, in [0, 1).
+
+    Returns:
+        float64, of the broadcast shape, >= 0.
+
+    Raises:
+        ValueError: If `distance` is a number or array out of its range.
+
+    Example:
+
+    >>> from rs_keras import bounds
+    >>> round(float(bounds.lowered(0.75, distance=0.125)), 9)
+    0.625
+    """
+    p, distance = float64(p), _checked_distance(distance)
+    less = tf.maximum(p - distance - ROUNDING, 0.0)
+    return tf.where(distance > 0, less, p)
+
+
+def raised(p: Value, distance: Value) -> tf.Tensor:
+    """An upper bound on a probability under the Gaussian; see `lowered`.
+
+    Example:
+
+    >>> from rs_keras import bounds
+    >>> round(float(bounds.raised(0.75, distance=0.125)), 9)
+    0.875
+    """
+    p, distance = float64(p), _checked_distance(distance)
+    more = tf.minimum(p + distance + ROUNDING, 1.0)
+    return tf.where(distance > 0, more, p)
 
 
 def max_radius(
@@ -213,6 +273,7 @@ def max_radius(
     sigma: float,
     rule: str = "clopper_pearson",
     runner_up: bool = True,
+    distance: float = 0.0,
 ) -> float:
     """The radius if all n samples agree: none can be larger.
 
@@ -222,6 +283,7 @@ def max_radius(
         sigma: Standard deviation of the noise, > 0.
         rule: "clopper_pearson", "hoeffding" or "bernstein".
         runner_up: Whether Clopper-Pearson bounds the second class, too.
+        distance: As in `two_count`.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -238,7 +300,7 @@ def max_radius(
     if runner_up and rule == "clopper_pearson":
         alpha = (1 - RUNNER_UP_SHARE) * alpha
     lower = np.clip(_MAX_LOWER[rule](n, alpha), 0, 1)
-    return float(radius(lower, sigma))
+    return float(radius(lowered(lower, distance), sigma))
 
 
 def minimum_n(
@@ -289,6 +351,16 @@ def _quantile(p: tf.Tensor) -> tf.Tensor:
     """Phi^-1(p), float64."""
     zero, one = tf.constant(0.0, tf.float64), tf.constant(1.0, tf.float64)
     return tfd.Normal(zero, one).quantile(p)
+
+
+def _checked_distance(distance: Value) -> tf.Tensor:
+    check_all(
+        "distance",
+        distance,
+        "lie in [0, 1)",
+        lambda value: (value >= 0) & (value < 1),
+    )
+    return float64(distance)
 
 
 def _check_sigma(sigma: Value) -> None:

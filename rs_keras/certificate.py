@@ -192,7 +192,8 @@ def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
         "The probability is not joint over many images. It rests on noise "
         "that was not known when the image was chosen."
     )
-    return " ".join([first, *notes, rests, _ARITHMETIC[settings["noise"]]])
+    exact = _ARITHMETIC[settings["noise"]].format(**settings)
+    return " ".join([first, *notes, rests, exact])
 
 
 _DEVIATION = {
@@ -222,12 +223,10 @@ _ARITHMETIC = {
     "grid": (
         "It is about images whose pixels are multiples of 1/255 (another is "
         "rounded to the nearest such image first, and the radius is around "
-        "that one), with image plus noise exact on that grid and noise from "
-        "float32 normals."
-    ),
-    "grid-strict": (
-        "It is about images whose pixels are multiples of 1/255, with image "
-        "plus noise exact on that grid and noise from float64 normals."
+        "that one). Image plus noise is exact on that grid, and a draw is "
+        "within a total variation of {total_variation:.1e} of the Gaussian "
+        "rounded to it, which is allowed for: so it holds for every base "
+        "classifier."
     ),
 }
 

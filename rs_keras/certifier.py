@@ -19,6 +19,7 @@ from rs_keras.decision import decision_tables
 from rs_keras.planning import planned
 from rs_keras.rounds import BOUNDS
 from rs_keras.rounds import certificate_settings
+from rs_keras.rounds import classifier_settings
 from rs_keras.seeds import Seed
 from rs_keras.smoothed import SmoothedClassifier
 from rs_keras.verdicts import decide_label
@@ -55,12 +56,11 @@ class Certifier(SmoothedClassifier):
         strategy: A `tf.distribute.Strategy` whose replicas share the draws.
             The counts are those of one device.
         noise: "float" (plain float32 noise: the guarantee is that of real
-            arithmetic, as in the papers), "grid" (image and noise are rounded
-            to multiples of 1/255, so that floating point hides no information
-            about the image: the guarantee is about images on that grid, the
-            radius around the rounded image), or "grid-strict" (the same from
-            float64 normals, at about twice the cost, with a distance from the
-            ideal normal near 1e-15; images off the grid are refused).
+            arithmetic, as in the papers) or "grid" (image and noise are
+            multiples of 1/255, and the noise is drawn from the exact
+            distribution of the rounded Gaussian, so that the guarantee holds
+            for every base classifier: it is about 8-bit images, and another
+            image is rounded first; see `rs_keras.grid_noise`).
         dtype: "float32", "bfloat16" or "float16" computes a Keras model in
             that type; None in the one that it was made for. The certificate is
             about the model so computed, which in bfloat16 is another
@@ -124,8 +124,9 @@ class Certifier(SmoothedClassifier):
         images, graphs = self._prepare(images)
         seeds = self._seeds(seed, images)
         counts = self._sum(graphs.count, images, seeds, 0, n)
+        distance = self._distance(images.shape[1:])
         label, p_value = (
-            value.numpy() for value in decide_label(counts, alpha)
+            value.numpy() for value in decide_label(counts, alpha, n, distance)
         )
         return Prediction(label, p_value, counts, seeds)
 
@@ -189,6 +190,8 @@ class Certifier(SmoothedClassifier):
         )
         n0, soft = settings["n0"], bound != "clopper_pearson"
         images, graphs = self._prepare(images, soft)
+        settings.update(classifier_settings(self._classifier(images.shape[1:])))
+        distance = self._distance(images.shape[1:])
         seeds = self._seeds(seed, images)
         graph = graphs.soft_sums if soft else graphs.count
 
@@ -207,12 +210,24 @@ class Certifier(SmoothedClassifier):
             estimate[rows] = draw(rows, n0, size)
         if soft:
             verdict = soft_certificate(
-                selection[:, 1], estimate, drawn, alpha, self.sigma, bound
+                selection[:, 1],
+                estimate,
+                drawn,
+                alpha,
+                self.sigma,
+                bound,
+                distance,
             )
             selection, estimate = selection[:, 0].astype(int), estimate[:, 1]
         else:
             verdict = vote_certificate(
-                selection, estimate, drawn, alpha, self.sigma, runner_up
+                selection,
+                estimate,
+                drawn,
+                alpha,
+                self.sigma,
+                runner_up,
+                distance,
             )
         label, radius, p_lower = (value.numpy() for value in verdict)
         if max_radius is not None:
@@ -271,17 +286,21 @@ class Certifier(SmoothedClassifier):
         >>> int(decision.n[0]) < 1_000
         True
         """
-        tables = decision_tables(
-            radius, self.sigma, alpha, n_max, runner_up, n0
-        )
+        asked = radius, self.sigma, alpha, n_max, runner_up, n0
+        # The arguments come first: a model may take long to look at.
+        decision_tables(*asked)
         images, graphs = self._prepare(images)
+        shape = images.shape[1:]
+        tables = decision_tables(*asked, self._distance(shape))
         seeds = self._seeds(seed, images)
 
         def draw(rows: np.ndarray, first: int, n: int) -> np.ndarray:
             return self._sum(graphs.count, images[rows], seeds[rows], first, n)
 
         found = decide_on_host(draw, len(images), tables, self.sigma)
-        settings = self.decision_settings(radius, alpha, n_max, runner_up, n0)
+        settings = decision_settings(
+            self._classifier(shape), tables, alpha, n_max, runner_up
+        )
         return Decision(**found, seed=seeds, settings=settings)
 
     def decision_settings(
@@ -291,10 +310,12 @@ class Certifier(SmoothedClassifier):
         n_max: int = 100_000,
         runner_up: bool = True,
         n0: int = 100,
+        image_shape: Sequence[int] | None = None,
     ) -> dict[str, Any]:
         """Returns what `decide` would rest on under these arguments, checked.
 
-        The arguments and errors are those of `decide`.
+        The arguments and errors are those of `decide`, and `image_shape` is
+        that of `settings`.
 
         Example:
 
@@ -308,13 +329,7 @@ class Certifier(SmoothedClassifier):
             radius, self.sigma, alpha, n_max, runner_up, n0
         )
         return decision_settings(
-            tables,
-            self.sigma,
-            alpha,
-            n_max,
-            runner_up,
-            self.noise,
-            self.dtype,
+            self._classifier(image_shape), tables, alpha, n_max, runner_up
         )
 
     def max_possible_radius(
@@ -348,10 +363,13 @@ class Certifier(SmoothedClassifier):
         runner_up: bool = True,
         tolerance: float | None = None,
         max_radius: float | None = None,
+        image_shape: Sequence[int] | None = None,
     ) -> dict[str, Any]:
         """Returns what `certify` would rest on under these arguments, checked.
 
-        The arguments and errors are those of `certify`.
+        The arguments and errors are those of `certify`, but for
+        `image_shape`: (H, W, C), where the model does not tell it. With
+        noise="grid" the total variation of a draw follows from it.
 
         Example:
 
@@ -362,11 +380,7 @@ class Certifier(SmoothedClassifier):
         (1000, 'clopper_pearson', 'float')
         """
         return certificate_settings(
-            {
-                "sigma": self.sigma,
-                "noise": self.noise,
-                "dtype": self.dtype,
-            },
+            self._classifier(image_shape),
             n0,
             n,
             alpha,

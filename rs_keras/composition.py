@@ -88,8 +88,10 @@ class Composition:
             ValueError: As `Certifier.certify`; or if the router's classes are
                 not the experts' numbers, or the experts' classes differ.
         """
-        settings = self.settings(alpha, **certify_arguments)
         images = check_images(images)
+        settings = self.settings(
+            alpha, **certify_arguments, image_shape=images.shape[1:]
+        )
         self._check_classes(images.shape[1:])
         seeds = self.router._seeds(seed, images)
         arguments = {**certify_arguments, "alpha": alpha / 2}
@@ -116,8 +118,14 @@ class Composition:
         """
         alpha = check_probability("alpha", alpha)
         arguments = {**certify_arguments, "alpha": alpha / 2}
+        parts = [
+            part.settings(**arguments) for part in (self.router, *self.experts)
+        ]
+        largest = max(part.get("total_variation", 0.0) for part in parts)
+        exact = {"total_variation": largest} if largest else {}
         return {
-            **self.router.settings(**arguments),
+            **parts[0],
+            **exact,
             "alpha": alpha,
             "sigma": None,
             "scope": "composition",

@@ -31,6 +31,7 @@ from rs_keras.checks import check_probability
 from rs_keras.checks import check_up_to
 from rs_keras.looks import one_count_verdict
 from rs_keras.looks import two_count_verdict
+from rs_keras.rounds import classifier_settings
 from rs_keras.sequential import Tables
 from rs_keras.sequential import one_count
 from rs_keras.sequential import shares_of_looks
@@ -109,10 +110,12 @@ def decision_tables(
     n_max: int = 100_000,
     runner_up: bool = True,
     n0: int = 100,
+    distance: float = 0.0,
 ) -> Tables:
     """Returns what a decision is looked up in; made once and kept.
 
-    The arguments and errors are those of `Certifier.decide`.
+    The arguments and errors are those of `Certifier.decide`, and `distance` is
+    that of `bounds.two_count`.
     """
     asked = np.ravel(radius).tolist()
     radii = tuple(sorted({check_not_negative("radius", r) for r in asked}))
@@ -126,51 +129,64 @@ def decision_tables(
     n_max = check_count("n_max", n_max)
     check_flag("runner_up", runner_up)
     smallest = n0 + 1
-    while not max_decided_radius(sigma, alpha, smallest, runner_up, n0):
+    while not max_decided_radius(
+        sigma, alpha, smallest, runner_up, n0, distance
+    ):
         smallest += 1
     check_feasible("n_max", n_max, alpha, smallest)
     check_up_to(
         "radius",
         radii[-1],
-        max_decided_radius(sigma, alpha, n_max, runner_up, n0),
+        max_decided_radius(sigma, alpha, n_max, runner_up, n0, distance),
     )
     if runner_up:
-        return two_counts(radii, alpha, n_max, n0)
-    return one_count(radii, sigma, alpha, n_max, n0)
+        return two_counts(radii, alpha, n_max, n0, distance)
+    return one_count(radii, sigma, alpha, n_max, n0, distance)
 
 
 def decision_settings(
+    classifier: Mapping[str, Any],
     tables: Tables,
-    sigma: float,
     alpha: float,
     n_max: int,
     runner_up: bool,
-    noise: str,
-    dtype: str,
 ) -> dict[str, Any]:
-    """Returns what a decision rests on."""
+    """Returns what a decision rests on.
+
+    Args:
+        classifier: See `classifier_settings`.
+        tables: See `decision_tables`.
+        alpha: As in `Certifier.decide`, and so are the others.
+        n_max: Draws, at most.
+        runner_up: Whether the second class is bounded, too.
+    """
     return {
-        "sigma": sigma,
         "radii": tables.radii.tolist(),
         "n0": tables.selection,
         "n_max": int(n_max),
         "alpha": float(alpha),
         "runner_up": bool(runner_up),
-        "noise": noise,
-        "dtype": dtype,
+        **classifier_settings(classifier),
     }
 
 
 @lru_cache(maxsize=256)
 def max_decided_radius(
-    sigma: float, alpha: float, n_max: int, runner_up: bool, n0: int
+    sigma: float,
+    alpha: float,
+    n_max: int,
+    runner_up: bool,
+    n0: int,
+    distance: float = 0.0,
 ) -> float:
     """The largest radius that a decision can certify: if all draws agree."""
     if not runner_up:
-        return bounds.max_radius(n_max - n0, alpha, sigma, runner_up=False)
+        return bounds.max_radius(
+            n_max - n0, alpha, sigma, runner_up=False, distance=distance
+        )
     looks, levels = shares_of_looks(alpha, n_max - n0)
     return max(
-        bounds.max_radius(n, float(level), sigma)
+        bounds.max_radius(n, float(level), sigma, distance=distance)
         for n, level in zip(looks, levels, strict=True)
     )
 
@@ -193,6 +209,7 @@ def _verdict_at(
         tf.constant(tables.levels)[look],
         radii,
         tf.constant(sigma, tf.float64),
+        tf.constant(tables.distance, tf.float64),
     )
 
 
@@ -212,6 +229,7 @@ _TWO_COUNT = tf.function(
         tf.TensorSpec([], tf.int64),
         tf.TensorSpec([], tf.float64),
         tf.TensorSpec([None], tf.float64),
+        tf.TensorSpec([], tf.float64),
         tf.TensorSpec([], tf.float64),
     ],
 )

@@ -60,6 +60,7 @@ def two_count_verdict(
     alpha: tf.Tensor,
     radii: tf.Tensor,
     sigma: tf.Tensor,
+    distance: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Looks at the votes of a class fixed beforehand and of the runner-up.
 
@@ -71,6 +72,7 @@ def two_count_verdict(
         alpha: float64, this look's share.
         radii: float64 [J] or [B, J], increasing.
         sigma: float64.
+        distance: float64, total variation of one draw.
 
     Returns:
         label, accepted, and done (bool [B]).
@@ -92,7 +94,7 @@ def two_count_verdict(
     exact = tf.cond(
         tf.size(rows) > 0,
         lambda: bounds.two_count(
-            tf.gather(k, rows), tf.gather(k2, rows), n, alpha, sigma
+            tf.gather(k, rows), tf.gather(k2, rows), n, alpha, sigma, distance
         ),
         lambda: bounds.TwoCount(none, none, none, none > 0),
     )

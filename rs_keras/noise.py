@@ -28,7 +28,7 @@ from rs_keras.seeds import load_key
 # The algorithm is always named: "auto" gives other numbers under XLA.
 PHILOX = 1
 
-# One Philox call makes 128 random bits: four float32 or two float64.
+# One Philox call makes 128 random bits: four float32, two float64 or int64.
 _BYTES_PER_COUNTER = 16
 
 # The lower counter word is (stream, position): 15 bits and 48 bits.
@@ -235,3 +235,23 @@ def uniform(
     """
     bits = _bits(shape, seed, first, count, dtype, stream)
     return _shaped(tf.raw_ops.StatelessRandomUniformV2(**bits), shape)
+
+
+def words(
+    shape: Sequence[int],
+    seed: tf.Tensor,
+    first: tf.Tensor | int,
+    count: tf.Tensor | int,
+    stream: int = 0,
+) -> tf.Tensor:
+    """Random words, int64, uniform over all 2**64, addressed as in `normal`.
+
+    Example:
+
+    >>> from rs_keras import noise
+    >>> whole = noise.words([4], [7, 0], 0, 5)
+    >>> bool((whole[3:] == noise.words([4], [7, 0], 3, 2)).numpy().all())
+    True
+    """
+    bits = _bits(shape, seed, first, count, tf.int64, stream)
+    return _shaped(tf.raw_ops.StatelessRandomUniformFullIntV2(**bits), shape)

@@ -12,6 +12,8 @@ from rs_keras.checks import check_images
 from rs_keras.checks import check_positive
 from rs_keras.data_dependent import SigmaOptimizer
 from rs_keras.data_dependent import check_sigmas
+from rs_keras.grid_noise import GridNoise
+from rs_keras.grid_noise import grid_noise
 from rs_keras.seeds import Seed
 
 SCOPE = "per_input_sigma"
@@ -31,16 +33,37 @@ class _AdjustableCertifier(Certifier):
         self._variable = tf.Variable(
             self.sigma, dtype=tf.float64, trainable=False
         )
+        self._table = _AdjustableTable() if self.noise == "grid" else None
 
     def _deviation(self) -> tf.Variable:
         return self._variable
+
+    def _grid_table(self) -> "_AdjustableTable | None":
+        return self._table
 
     def at(self, sigma: float) -> Certifier:
         """Returns this certifier, now with another sigma."""
         # Fixed in other certifiers, whose graphs hold it.
         self.__dict__["sigma"] = float(sigma)
         self._variable.assign(sigma)
+        if self._table is not None:
+            self._table.assign(grid_noise(float(sigma)))
         return self
+
+
+class _AdjustableTable:
+    """A `GridNoise` whose numbers change without retracing."""
+
+    def __init__(self) -> None:
+        self.entries = tf.Variable(
+            np.zeros(1, np.int64), trainable=False, shape=[None]
+        )
+        self.bits = tf.Variable(1, trainable=False, dtype=tf.int64)
+
+    def assign(self, noise: GridNoise) -> None:
+        """Takes over the numbers of another sigma."""
+        self.entries.assign(noise.entries)
+        self.bits.assign(noise.bits)
 
 
 class DataDependentCertifier:
@@ -150,6 +173,9 @@ class DataDependentCertifier:
             name: np.concatenate([getattr(row, name) for row in rows])
             for name in names
         }
+        told = [row.settings.get("total_variation", 0.0) for row in rows]
+        if largest := max(told):
+            settings["total_variation"] = largest
         return Certificate(**joined, settings=settings, sigma=np.array(chosen))
 
     def _at(
@@ -182,6 +208,8 @@ class DataDependentCertifier:
         with self._lock:
             fixed = self._certifier.at(self.sigma0)
             settings = fixed.settings(**certify_arguments)
+        # Each image's sigma has its own.
+        settings.pop("total_variation", None)
         return {
             **settings,
             "sigma": None,

@@ -16,6 +16,20 @@ from rs_keras.planning import PILOT
 BOUNDS = ("clopper_pearson", "hoeffding", "bernstein")
 
 
+def classifier_settings(classifier: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what settings say of the smoothed classifier.
+
+    Args:
+        classifier: sigma, noise and dtype; total_variation, where the noise
+            has one; and anything else, which is left out.
+    """
+    names = "sigma", "noise", "dtype"
+    told = {name: classifier[name] for name in names}
+    if distance := classifier.get("total_variation"):
+        told["total_variation"] = distance
+    return told
+
+
 def certificate_settings(
     classifier: Mapping[str, Any],
     n0: int = 100,
@@ -30,7 +44,7 @@ def certificate_settings(
     """Returns what a certificate rests on under these arguments, checked.
 
     Args:
-        classifier: sigma, noise and dtype.
+        classifier: See `classifier_settings`.
         n0: This and the others as in `Certifier.certify`.
         n: See there.
         alpha: See there.
@@ -66,14 +80,12 @@ def certificate_settings(
     smallest = bounds.minimum_n(alpha, bound, runner_up)
     check_feasible("n", n, alpha, smallest)
     settings = {
-        "sigma": classifier["sigma"],
         "n0": int(n0) if tolerance is None else PILOT,
         "n": int(n),
         "alpha": float(alpha),
         "bound": bound,
         "runner_up": bool(runner_up),
-        "noise": classifier["noise"],
-        "dtype": classifier["dtype"],
+        **classifier_settings(classifier),
     }
     if soft:
         settings["beta"] = float(beta)

@@ -7,18 +7,33 @@ it in process and the exporter writes the same one into a SavedModel.
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from rs_keras import noise as noise_lib
+from rs_keras.grid_noise import LEVELS
+from rs_keras.grid_noise import grid_noise
+from rs_keras.grid_noise import grid_steps
 
-NOISE_MODES = ("float", "grid", "grid-strict")
-
-# How far, in 255ths, a pixel may be off the grid: float32 makes 1e-5 of it.
-OFF_GRID = 1e-3
+NOISE_MODES = ("float", "grid")
 
 Logits = Callable[[tf.Tensor], tf.Tensor]
+
+
+def noise_distance(noise: str, sigma: float, shape: Sequence[int]) -> float:
+    """Bounds the total variation between one draw and the ideal one.
+
+    Of all pixels of an image together. 0 for "float", whose guarantee is that
+    of real arithmetic.
+
+    Args:
+        noise: One of `NOISE_MODES`.
+        sigma: Standard deviation of the noise.
+        shape: (H, W, C).
+    """
+    return grid_noise(sigma).distance(shape) if noise == "grid" else 0.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,9 @@ class Sampler:
         num_classes: Columns of the logits.
         image_shape: (H, W, C).
         batch_size: Noisy copies a pass; of no influence on any count.
-        noise: "float", "grid" or "grid-strict"; see `Certifier`.
+        noise: "float" or "grid"; see `Certifier`.
+        table: The noise on the grid where sigma is a variable: a `GridNoise`
+            whose fields are variables, too.
     """
 
     logits: Logits
@@ -40,25 +57,27 @@ class Sampler:
     image_shape: Sequence[int]
     batch_size: int
     noise: str = "float"
+    table: Any = None
 
     def noisy(
         self, image: tf.Tensor, seed: tf.Tensor, first: tf.Tensor, m: tf.Tensor
     ) -> tf.Tensor:
         """Draws first .. first+m-1 of one image: [m, H, W, C], float32."""
-        dtype = tf.float64 if self.noise == "grid-strict" else tf.float32
-        eps = noise_lib.normal(self.image_shape, seed, first, m, dtype)
         if self.noise == "float":
-            return image + self._sigmas(1.0, dtype) * eps
-        # Whole numbers below 2**24 are exact in float32, so two images on the
-        # grid see noise from the same set of points.
-        steps = tf.round(eps * self._sigmas(255.0, dtype))
-        return (tf.round(image * 255.0) + tf.cast(steps, tf.float32)) / 255.0
+            eps = noise_lib.normal(self.image_shape, seed, first, m)
+            return image + self._sigma_above() * eps
+        words = noise_lib.words(self.image_shape, seed, first, m)
+        table = self.table or grid_noise(self.sigma)
+        steps = grid_steps(words, table.entries, table.bits)
+        # Whole numbers below 2**24 are exact in float32: what the network gets
+        # is a function of the point on the grid.
+        return (tf.round(image * LEVELS) + steps) / LEVELS
 
-    def _sigmas(self, count: float, dtype: tf.DType) -> tf.Tensor:
-        """count * sigma, rounded up: more noise than the radius counts on."""
-        exact = count * tf.convert_to_tensor(self.sigma, tf.float64)
-        near = tf.cast(exact, dtype)
-        above = tf.math.nextafter(near, tf.constant(np.inf, dtype))
+    def _sigma_above(self) -> tf.Tensor:
+        """Sigma in float32, rounded up: more noise than the radius assumes."""
+        exact = tf.convert_to_tensor(self.sigma, tf.float64)
+        near = tf.cast(exact, tf.float32)
+        above = tf.math.nextafter(near, tf.constant(np.inf, tf.float32))
         return tf.where(tf.cast(near, tf.float64) < exact, above, near)
 
     def count(
@@ -195,13 +214,3 @@ def shared_out(
     low = n * replica // replicas
     high = n * (replica + 1) // replicas
     return first + low, high - low
-
-
-def check_on_grid(images: np.ndarray) -> None:
-    """Refuses images that noise="grid-strict" does not take."""
-    off = np.abs(images * 255.0 - np.round(images * 255.0)).max()
-    if off > OFF_GRID:
-        raise ValueError(
-            "`images` must be multiples of 1/255 for noise='grid-strict'. "
-            f"Received: a pixel {off:.3f}/255 off the grid"
-        )

@@ -18,7 +18,6 @@ References:
 - [Jennison and Turnbull, 1999](https://doi.org/10.1201/9780367805326)
 """
 
-from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -249,6 +248,8 @@ class Tables:
             counts.
         levels: float64 [K], the share of alpha of each look where two counts
             are looked at; else None.
+        distance: Total variation between the noise of one draw and the
+            Gaussian.
 
     Example:
 
@@ -266,6 +267,7 @@ class Tables:
     upper: np.ndarray | None = None
     lower: np.ndarray | None = None
     levels: np.ndarray | None = None
+    distance: float = 0.0
 
     def __post_init__(self) -> None:
         for array in vars(self).values():
@@ -280,6 +282,7 @@ def one_count(
     alpha: float,
     n_max: int,
     selection: int,
+    distance: float = 0.0,
 ) -> Tables:
     """Tables that look at the top class's count alone.
 
@@ -292,6 +295,8 @@ def one_count(
         alpha: Error probability, over all looks and radii.
         n_max: Draws in all, with the selection.
         selection: Draws that fix the class where it has to be fixed.
+        distance: Total variation between the noise of one draw and the
+            Gaussian: a class that is just not certified may get so much more.
 
     Example:
 
@@ -302,10 +307,14 @@ def one_count(
     """
     for fixed in (0, selection):
         looks = checkpoints(n_max - fixed)
-        upper, lower = _boundaries(radii, sigma, alpha, looks)
-        if fixed or _top_class_may_run(radii, sigma, alpha, looks, upper):
+        null = _null_hypotheses(radii, sigma, distance)
+        upper, lower = _boundaries(null, alpha, looks)
+        if fixed or _top_class_may_run(null, alpha, looks, upper):
             break
-    return Tables(np.array(radii), fixed, np.array(looks), upper, lower)
+    looks = np.array(looks)
+    return Tables(
+        np.array(radii), fixed, looks, upper, lower, distance=distance
+    )
 
 
 @lru_cache(maxsize=64)
@@ -314,6 +323,7 @@ def two_counts(
     alpha: float,
     n_max: int,
     selection: int,
+    distance: float = 0.0,
 ) -> Tables:
     """Tables that look at the top class's count and at the runner-up's.
 
@@ -325,6 +335,7 @@ def two_counts(
         alpha: Error probability, over all looks.
         n_max: Draws in all, with the selection.
         selection: Draws that fix the class.
+        distance: As in `one_count`.
 
     Example:
 
@@ -334,7 +345,10 @@ def two_counts(
     ([128, 173, 234, 316, 427, 577, 779, 900], True)
     """
     looks, levels = shares_of_looks(alpha, n_max - selection)
-    return Tables(np.array(radii), selection, np.array(looks), levels=levels)
+    looks = np.array(looks)
+    return Tables(
+        np.array(radii), selection, looks, levels=levels, distance=distance
+    )
 
 
 def shares_of_looks(
@@ -355,13 +369,17 @@ def shares_of_looks(
     return looks, np.diff(spent, prepend=0.0)
 
 
+# The probabilities at which a radius is just not certified, and 1 minus them.
+_Null = Sequence[tuple[float, float]]
+
+
 def _boundaries(
-    radii: Sequence[float], sigma: float, alpha: float, looks: Sequence[int]
+    null: _Null, alpha: float, looks: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     levels = spending(alpha, len(looks), _RHO)
     hopeless = spending(_FUTILITY, len(looks), 1.0)
     upper, lower = [], []
-    for p, q in _null_hypotheses(radii, sigma):
+    for p, q in null:
         upper.append(boundary(p, q, looks, levels))
         # Few failures below p0 are many successes above: the same boundary
         # from the other side. Stopping for want of hope certifies nothing.
@@ -373,20 +391,17 @@ def _boundaries(
 
 
 def _null_hypotheses(
-    radii: Sequence[float], sigma: float
-) -> Iterator[tuple[float, float]]:
-    """The probabilities at which each radius is just not certified."""
-    for radius in radii:
-        scaled = radius / sigma
-        yield (
-            float(scipy.special.ndtr(scaled)),
-            float(scipy.special.ndtr(-scaled)),
-        )
+    radii: Sequence[float], sigma: float, distance: float
+) -> _Null:
+    """p0 = cdf(r / sigma) + distance, and 1 - p0, for each radius."""
+    scaled = np.array(radii) / sigma
+    p0 = scipy.special.ndtr(scaled) + distance
+    q0 = scipy.special.ndtr(-scaled) - distance
+    return list(zip(p0.tolist(), q0.tolist(), strict=True))
 
 
 def _top_class_may_run(
-    radii: Sequence[float],
-    sigma: float,
+    null: _Null,
     alpha: float,
     looks: Sequence[int],
     upper: np.ndarray,
@@ -408,7 +423,6 @@ def _top_class_may_run(
     def crossing(p: float, q: float, radius: int = 0) -> float:
         return crossing_probability(p, q, looks, upper[:, radius])
 
-    null = list(_null_hypotheses(radii, sigma))
     p0, q0 = null[0]
     middle = (0.5 + p0) / 2
     half, others = crossing(0.5, 0.5), crossing(q0, p0)

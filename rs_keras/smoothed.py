@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from rs_keras.classifiers import probe
 from rs_keras.ensembles import soft_predict
 from rs_keras.sampling import NOISE_MODES
 from rs_keras.sampling import Sampler
-from rs_keras.sampling import check_on_grid
+from rs_keras.sampling import noise_distance
 from rs_keras.sampling import shared_out
 from rs_keras.seeds import Key
 from rs_keras.seeds import Seed
@@ -212,6 +213,31 @@ class SmoothedClassifier:
         """The sigma that graphs are made with."""
         return self.sigma
 
+    def _grid_table(self) -> Any:
+        """The noise on the grid where sigma varies; else sigma tells it."""
+        return None
+
+    def _classifier(
+        self, shape: Sequence[int | None] | None = None
+    ) -> dict[str, Any]:
+        """What settings say of the smoothed classifier.
+
+        The total variation of its noise where that is not 0 and the shape of
+        the images is known.
+        """
+        shape = shape or image_shape(self.model) or ()
+        known = [size for size in shape if size]
+        return {
+            "sigma": self.sigma,
+            "noise": self.noise,
+            "dtype": self.dtype,
+            "total_variation": self._distance(known) if len(known) == 3 else 0,
+        }
+
+    def _distance(self, image_shape: Sequence[int]) -> float:
+        """See `noise_distance`."""
+        return noise_distance(self.noise, self.sigma, image_shape)
+
     def _graphs_for(self, shape: tuple[int, ...]) -> _Graphs:
         if shape not in self._graphs:
             sampler = Sampler(
@@ -221,6 +247,7 @@ class SmoothedClassifier:
                 shape,
                 self.batch_size or _pass_size(shape),
                 self.noise,
+                self._grid_table(),
             )
             row = [
                 tf.TensorSpec([None, *shape], tf.float32),
@@ -260,8 +287,6 @@ class SmoothedClassifier:
     ) -> tuple[np.ndarray, _Graphs]:
         """Checks the images, and the model on the first that it sees."""
         images = check_images(images, image_shape(self.model))
-        if self.noise == "grid-strict":
-            check_on_grid(images)
         shape = images.shape[1:]
         graphs = self._graphs_for(shape)
         if (shape, soft) not in self._probed:

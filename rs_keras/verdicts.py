@@ -11,12 +11,31 @@ from rs_keras.certificate import ABSTAIN
 
 
 def decide_label(
-    counts: tf.Tensor, alpha: tf.Tensor | float
+    counts: tf.Tensor,
+    alpha: tf.Tensor | float,
+    n: tf.Tensor | int,
+    distance: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """PREDICT on counts: (label int64 [B], p-value float64 [B])."""
+    """PREDICT on counts.
+
+    Noise that is `distance` away from the Gaussian gives votes that n draws of
+    the Gaussian itself might have given, too, but for n * distance of the
+    cases: so much is added to the p-value.
+
+    Args:
+        counts: int64 [B, C].
+        alpha: In (0, 1).
+        n: Draws behind `counts`, scalar or [B].
+        distance: Total variation of one draw; see `bounds.two_count`.
+
+    Returns:
+        label int64 [B] (-1 where it abstains), p-value float64 [B].
+    """
     counts = tf.convert_to_tensor(counts, tf.int64)
     top = tf.math.top_k(counts, 2)
     p_value = bounds.binomial_pvalue(top.values[:, 0], top.values[:, 1])
+    draws = tf.cast(n, tf.float64)
+    p_value = bounds.raised(p_value, tf.constant(distance, tf.float64) * draws)
     alpha = tf.convert_to_tensor(alpha, tf.float64)
     winner = tf.argmax(counts, -1)
     abstain = tf.constant(ABSTAIN, tf.int64)
@@ -30,6 +49,7 @@ def vote_certificate(
     alpha: tf.Tensor | float,
     sigma: float,
     runner_up: bool,
+    distance: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """CERTIFY on the votes of the two rounds.
 
@@ -40,6 +60,7 @@ def vote_certificate(
         alpha: In (0, 1), scalar or [B].
         sigma: Of the noise.
         runner_up: Whether to bound the second class, too.
+        distance: Total variation of one draw; see `bounds.two_count`.
 
     Returns:
         label int64 [B] (-1 where it abstains), radius float64 [B], p_lower
@@ -48,13 +69,11 @@ def vote_certificate(
     counts = tf.convert_to_tensor(counts, tf.int64)
     chosen = tf.argmax(tf.convert_to_tensor(selection, tf.int64), -1)
     k = tf.gather(counts, chosen, batch_dims=1)
-    if runner_up:
-        k2 = runner_up_count(counts, chosen)
-        found = bounds.two_count(k, k2, n, alpha, sigma)
-        return _or_abstain(chosen, found.radius, found.lower, ~found.abstain)
-    p_lower = bounds.clopper_pearson_lower(k, n, alpha)
-    radius = bounds.radius(p_lower, sigma)
-    return _or_abstain(chosen, radius, p_lower, p_lower >= 0.5)
+    k2 = runner_up_count(counts, chosen) if runner_up else None
+    p_lower, radius, certified = bounds.certificate(
+        k, k2, n, alpha, sigma, distance
+    )
+    return _or_abstain(chosen, radius, p_lower, certified)
 
 
 def runner_up_count(counts: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
@@ -75,6 +94,7 @@ def soft_certificate(
     alpha: float,
     sigma: float,
     bound: str,
+    distance: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """CERTIFY on sums of soft predictions (Soft-RS).
 
@@ -85,6 +105,8 @@ def soft_certificate(
         alpha: In (0, 1).
         sigma: Of the noise.
         bound: "hoeffding" or "bernstein".
+        distance: Total variation of one draw: the mean of a soft prediction,
+            which lies in [0, 1], differs by no more.
 
     Returns:
         As `vote_certificate`.
@@ -97,6 +119,7 @@ def soft_certificate(
         p_lower = bounds.hoeffding_lower(total, n, alpha)
     else:
         p_lower = bounds.bernstein_lower(total, squares, n, alpha)
+    p_lower = bounds.lowered(p_lower, distance)
     radius = bounds.radius(p_lower, sigma)
     return _or_abstain(chosen, radius, p_lower, p_lower >= 0.5)
 

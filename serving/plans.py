@@ -60,6 +60,7 @@ class Looks:
             self.n_max,
             model.baked("runner_up", self.runner_up),
             model.baked("n0", self.n0),
+            model.distance,
         )
         model.check_range("n_max", 0, self.n_max)
         return tables
@@ -67,13 +68,11 @@ class Looks:
     def settings(self, model: ServedModel) -> dict[str, Any]:
         """Returns what decisions rest on, as `Certifier` tells it."""
         return decision_settings(
+            model.metadata,
             self.tables(model),
-            model.sigma,
             model.baked("alpha", self.alpha),
             self.n_max,
             model.baked("runner_up", self.runner_up),
-            model.metadata["noise"],
-            model.metadata["dtype"],
         )
 
 
@@ -187,6 +186,7 @@ def certificate(
         settings["alpha"],
         model.sigma,
         settings["runner_up"],
+        model.distance,
     )
     most = settings.get("max_radius", np.inf)
     return certificate_of(

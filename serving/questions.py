@@ -127,7 +127,8 @@ def predict(
         operation, images, seed, plan, chunk, progress
     )
     counts = np.stack([job.result for job in jobs])
-    label, p_value = decide_label(counts, numbers(served)[1])
+    draws, asked = numbers(served)
+    label, p_value = decide_label(counts, asked, draws, served.distance)
     seeds = np.stack([job.seed for job in jobs])
     return Prediction(label.numpy(), p_value.numpy(), counts, seeds)
 

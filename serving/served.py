@@ -13,7 +13,6 @@ from rs_keras.checks import check_images
 from rs_keras.export import metadata as metadata_lib
 from rs_keras.noise import POSITION_BITS
 from rs_keras.rounds import certificate_settings
-from rs_keras.sampling import check_on_grid
 from rs_keras.serving.failures import ServingError
 
 
@@ -108,10 +107,7 @@ class ServedModel:
 
     def images(self, images: Any) -> np.ndarray:
         """Returns images as this model takes them, or says what is wrong."""
-        checked = check_images(images, self.image_shape)
-        if self.metadata["noise"] == "grid-strict":
-            check_on_grid(checked)
-        return checked
+        return check_images(images, self.image_shape)
 
     def settings(
         self,
@@ -147,6 +143,11 @@ class ServedModel:
         self.check_range("n", settings["n0"], settings["n"])
         return settings
 
+    @property
+    def distance(self) -> float:
+        """Bounds the total variation between one draw and the ideal one."""
+        return float(self.metadata["total_variation"])
+
     def baked(self, name: str, given: Any) -> Any:
         """Returns what is given, or the export's own number."""
         return self.metadata[name] if given is None else given
@@ -171,7 +172,7 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
     Example:
 
     >>> from rs_keras.serving import served
-    >>> text = b'{"format": 2, "sigma": 0.5}'
+    >>> text = b'{"format": 3, "sigma": 0.5}'
     >>> served.read("mnist", 1, text, server="127.0.0.1:8500").sigma
     0.5
     """

@@ -95,7 +95,6 @@ KINDS = {
     "function": lambda folder: Certifier(linear),
     "saved model with a table": lambda folder: Certifier(saved_model(folder)),
     "grid": lambda folder: Certifier(network(), noise="grid"),
-    "grid-strict": lambda folder: Certifier(network(), noise="grid-strict"),
 }
 
 

@@ -103,7 +103,8 @@ def add_certifier_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--noise",
         default="float",
-        help="float, grid or grid-strict (default: %(default)s)",
+        help="float, or grid for exact noise on 8-bit images (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--dtype",

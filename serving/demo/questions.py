@@ -184,6 +184,7 @@ class Questions:
             settings["alpha"],
             self._model.sigma,
             settings["runner_up"],
+            self._model.distance,
         )
         return certificate_of(
             self._model,
