@@ -13,6 +13,7 @@ from rs_keras.checks import check_count
 from rs_keras.checks import check_feasible
 from rs_keras.checks import check_probability
 from rs_keras.decision import Decision
+from rs_keras.decision import checked_radii
 from rs_keras.decision import decide_on_host
 from rs_keras.decision import decision_settings
 from rs_keras.decision import decision_tables
@@ -288,7 +289,7 @@ class Certifier(SmoothedClassifier):
         """
         asked = radius, self.sigma, alpha, n_max, runner_up, n0
         # The arguments come first: a model may take long to look at.
-        decision_tables(*asked)
+        checked_radii(*asked)
         images, graphs = self._prepare(images)
         shape = images.shape[1:]
         tables = decision_tables(*asked, self._distance(shape))

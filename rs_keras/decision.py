@@ -117,6 +117,22 @@ def decision_tables(
     The arguments and errors are those of `Certifier.decide`, and `distance` is
     that of `bounds.two_count`.
     """
+    radii = checked_radii(radius, sigma, alpha, n_max, runner_up, n0, distance)
+    if runner_up:
+        return two_counts(radii, alpha, n_max, n0, distance)
+    return one_count(radii, sigma, alpha, n_max, n0, distance)
+
+
+def checked_radii(
+    radius: float | Sequence[float],
+    sigma: float,
+    alpha: float = 1e-3,
+    n_max: int = 100_000,
+    runner_up: bool = True,
+    n0: int = 100,
+    distance: float = 0.0,
+) -> tuple[float, ...]:
+    """Checks the arguments of `decision_tables`; returns the radii in order."""
     asked = np.ravel(radius).tolist()
     radii = tuple(sorted({check_not_negative("radius", r) for r in asked}))
     if not radii:
@@ -139,9 +155,7 @@ def decision_tables(
         radii[-1],
         max_decided_radius(sigma, alpha, n_max, runner_up, n0, distance),
     )
-    if runner_up:
-        return two_counts(radii, alpha, n_max, n0, distance)
-    return one_count(radii, sigma, alpha, n_max, n0, distance)
+    return radii
 
 
 def decision_settings(

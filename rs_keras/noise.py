@@ -92,7 +92,9 @@ def as_seeds(
     Args:
         seed: None (fresh entropy), an int (row i gets `fold_in(seed, i)`), an
             integer array [count, 2], taken as it is, or "keyed" (the same
-            image always gets the same noise; see `rs_keras.seeds`).
+            image always gets the same noise; see `rs_keras.seeds`). Note that
+            one int given to several calls gives the first row of each the
+            same noise: their errors are then not independent.
         count: The number of rows.
         images: The rows, for "keyed" only.
         key: See `rs_keras.seeds.load_key`.
