@@ -171,7 +171,7 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
     Example:
 
     >>> from rs_keras.serving import served
-    >>> text = b'{"format": 2, "sigma": 0.5}'
+    >>> text = b'{"format": 3, "sigma": 0.5}'
     >>> served.read("mnist", 1, text, server="127.0.0.1:8500").sigma
     0.5
     """

@@ -19,7 +19,7 @@ from rs_keras.export import metadata
 SHAPE = (4, 4, 1)
 CLASSES = 3
 METADATA = {
-    "format": 2,
+    "format": 3,
     "library": "rs-keras 0",
     "tensorflow": "0",
     "sigma": 0.5,

@@ -421,7 +421,7 @@ def test_describe_answers_every_row(served, certifier):
     assert first == second
     facts = json.loads(first.decode())
     wanted = {
-        "format": 2,
+        "format": 3,
         "sigma": SIGMA,
         "n0": N0,
         "n": N,

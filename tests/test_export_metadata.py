@@ -76,8 +76,8 @@ def test_the_guarantee_names_its_limits(changed, wanted):
     ("text", "message"),
     [
         ("{", "cannot read"),
-        ("[]", "not of format 2"),
-        (json.dumps({"format": 99}), "not of format 2"),
+        ("[]", "not of format 3"),
+        (json.dumps({"format": 99}), "not of format 3"),
     ],
     ids=["cut", "no dict", "another format"],
 )
