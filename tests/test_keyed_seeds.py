@@ -83,9 +83,7 @@ def test_a_fresh_seed_is_a_hash_of_numbers_and_pixels(mode, monkeypatch):
     head = {"float": b"float32", "grid": b"255ths"}[mode]
     pixels = images if mode == "float" else levels
     assert found.tolist() == [
-        hashed(
-            b"rs-keras fresh " + head + b" 1x2x1:" + nonce.tobytes() + image
-        )
+        hashed(b"rs-keras fresh " + head + b" 1x2x1:" + nonce.tobytes() + image)
         for nonce, image in zip(
             numbers, [one.tobytes() for one in pixels], strict=True
         )
