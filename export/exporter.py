@@ -1,6 +1,7 @@
 """Writing a certifier as a SavedModel that TF Serving runs."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ from rs_keras.export.weights import classifier_hash
 from rs_keras.export.weights import has_other_resources
 from rs_keras.export.weights import variables_of
 from rs_keras.sampling import Sampler
+from rs_keras.seeds import ENVIRONMENT
+from rs_keras.seeds import Key
+from rs_keras.seeds import SeedKey
+from rs_keras.seeds import load_key
+
+# Bytes of a secret that is made here.
+_SECRET_BYTES = 32
 
 
 def export_certifier(
@@ -51,12 +59,18 @@ def export_certifier(
     seed: str = "fresh",
     image_shape: Sequence[int] | None = None,
     decide_n: int | None = None,
+    key: Key = None,
 ) -> Path:
     """Writes a version of a certifier for TF Serving.
 
     The signatures are those of `rs_keras.export.signature`. The version is
     written under another name, run in the server's runtime, and renamed: what
     does not work never gets a number.
+
+    The seeds rest on a secret that lies in the version's files, so only owner
+    and group may read them (modes 0640 and 0750, whatever the umask). Whoever
+    knows the secret can predict the noise and make images that are certified
+    falsely: then export again, with another secret, and remove the version.
 
     Args:
         certifier: What to serve; its graph is written, not a copy of it.
@@ -76,14 +90,21 @@ def export_certifier(
             certificate for a JPEG is about the pixels it decodes to. Files of
             another number of channels or bits are converted first.
         warmup: Whether to add the requests that a server runs as it loads.
-        seed: "fresh" (each request draws from the system's entropy) or "keyed"
-            (`predict`, `certify` and `decide` make the seed from the image and
-            a key that is made now: who asks again gets the same answer again,
-            and so cannot ask until the noise errs). Clients of `certify_with`
-            and `sample` choose theirs: offer these to clients you trust.
+        seed: "fresh" (each request gets new seeds, under a secret that is made
+            now) or "keyed" (`predict`, `certify` and `decide` make the seed
+            from the image and `key`: who asks again gets the same answer
+            again, and so cannot ask until the noise errs; where the
+            certifier has noise="float", another last bit of a pixel is
+            another image). Clients of `certify_with` and `sample` choose
+            theirs: offer these to clients you trust.
         image_shape: (H, W, C), where the model does not tell.
         decide_n: The most draws of `decide`, with the `n0` that fix the class;
             100_000 when None, or `n0` + `max_n` where that is less.
+        key: Of keyed seeds: the secret (bytes) or the name of a file that
+            holds it. With the same key, `Certifier.certify(seed="keyed")`
+            draws the same noise in process. When None, the certifier's key;
+            without one, that of the environment variable RS_KERAS_SEED_KEY;
+            without that, a secret that is made now.
 
     Returns:
         The folder of the version, as `exports/mnist/1`.
@@ -121,7 +142,7 @@ def export_certifier(
         seed,
         default_decide_n(n0, max_n) if decide_n is None else decide_n,
     )
-    settings.check_noise(certifier.noise)
+    secret = _seed_key(certifier, settings.seed, key)
     if version is not None:
         check_count("version", version)
     base = versions.check_target(directory, version)
@@ -134,7 +155,7 @@ def export_certifier(
     count = counting(sampler)
     check_servable(count)
     text = metadata.to_json(_metadata(certifier, sampler, settings))
-    graph = CertifierGraph(sampler, count, settings, text)
+    graph = CertifierGraph(sampler, count, settings, text, secret)
     with versions.scratch(base) as folder:
         _save(folder, graph.concrete_functions(), count, certifier.model)
         metadata.write(folder, text)
@@ -143,6 +164,20 @@ def export_certifier(
         answers = rehearsal.rehearse(folder, requests)
         rehearsal.check_counts(answers[signature.SAMPLE]["counts"], counts)
         return versions.publish(folder, base, version)
+
+
+def _seed_key(certifier: Certifier, seed: str, key: Key) -> SeedKey:
+    """Returns the secret of the seeds: for fresh ones always a new one."""
+    if seed == "fresh" and key is not None:
+        raise ValueError(
+            "`key` must be None for seed='fresh', whose secret is made at "
+            "each export. Received: a key"
+        )
+    if seed == "keyed":
+        given = certifier._key if key is None else key
+        if given is not None or ENVIRONMENT in os.environ:
+            return load_key(given)
+    return SeedKey(os.urandom(_SECRET_BYTES))
 
 
 def _counts_in_process(

@@ -7,10 +7,7 @@ it: such a row draws nothing (n = 0), abstains, and certifies nothing.
 """
 
 import json
-import os
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,12 +24,11 @@ from rs_keras.export.weights import ConcreteFunction
 from rs_keras.noise import addressed_draws
 from rs_keras.sampling import Sampler
 from rs_keras.sampling import noise_distance
+from rs_keras.seeds import SeedKey
 from rs_keras.verdicts import decide_label
 from rs_keras.verdicts import vote_certificate
 
 Outputs = dict[str, tf.Tensor]
-
-_HASH_BUCKETS = 2**62
 
 
 def signatures_of(settings: Settings) -> dict[str, signature.Signature]:
@@ -86,6 +82,7 @@ class CertifierGraph:
         count: `counting(sampler)`.
         settings: What is baked in.
         metadata_json: What `describe` answers.
+        key: Makes the seeds. It lies in the graph, and in no answer.
     """
 
     def __init__(
@@ -94,6 +91,7 @@ class CertifierGraph:
         count: ConcreteFunction,
         settings: Settings,
         metadata_json: str,
+        key: SeedKey,
     ) -> None:
         self.sampler = sampler
         self.settings = settings
@@ -102,10 +100,8 @@ class CertifierGraph:
             metadata.identity(json.loads(metadata_json)), tf.int64
         )
         self._count = count
-        self._new_seeds = (
-            _fresh_seeds if settings.seed == "fresh" else _keyed_seeds()
-        )
         self._distance = distance_of(sampler)
+        self._key = key
         self._tables = decision_tables(
             0.0,
             sampler.sigma,
@@ -324,6 +320,13 @@ class CertifierGraph:
         n = tf.clip_by_value(n, 0, self.settings.max_n)
         return tf.where(accepted, n, tf.constant(0, tf.int64))
 
+    def _new_seeds(self, images: tf.Tensor) -> tf.Tensor:
+        """A seed of the server's for each row, int64 [B, 2]."""
+        make = self._key.fresh
+        if self.settings.seed == "keyed":
+            make = self._key.keyed
+        return make(images, self.sampler.noise)
+
     def _decoded(self, image_bytes: tf.Tensor) -> tf.Tensor:
         """Image files as float32 [B, H, W, C]; an empty string as no image."""
         shape = list(self.sampler.image_shape)
@@ -366,37 +369,3 @@ def _same_rows(inputs: list[tf.Tensor]) -> list[tf.Operation]:
 
 def _is_probability(alpha: tf.Tensor) -> tf.Tensor:
     return (alpha > 0.0) & (alpha < 1.0)
-
-
-def _fresh_seeds(images: tf.Tensor) -> tf.Tensor:
-    """A seed a row, from the system's entropy.
-
-    No random operation with a state will do: a global seed, set when the
-    graph is built, would make every server draw the same.
-    """
-    shape = tf.stack([tf.shape(images)[0], 2])
-    return tf.raw_ops.NonDeterministicInts(shape=shape, dtype=tf.int64)
-
-
-def _keyed_seeds() -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function that gives equal images equal seeds.
-
-    SipHash of the image's 255ths, under keys that are made here and lie in
-    the export only.
-    """
-    keys = np.frombuffer(os.urandom(32), np.int64).reshape(2, 2).tolist()
-
-    def seeds(images: tf.Tensor) -> tf.Tensor:
-        steps = tf.cast(tf.round(images * 255.0), tf.int32)
-        text = tf.map_fn(
-            tf.io.serialize_tensor,
-            steps,
-            fn_output_signature=tf.TensorSpec([], tf.string),
-        )
-        words: list[Any] = [
-            tf.strings.to_hash_bucket_strong(text, _HASH_BUCKETS, key)
-            for key in keys
-        ]
-        return tf.stack(words, -1)
-
-    return seeds

@@ -18,6 +18,13 @@ FORMAT = 3
 # Who wrote the export says nothing about what is certified.
 NOT_COMPARED = ("library", "tensorflow", "guarantee")
 
+_SECRET = (
+    "The seeds that the server makes rest on a secret in the files of this "
+    "export (saved_model.pb): whoever knows it can predict the noise and make "
+    "images that are certified falsely. If it leaks, export again with "
+    "another secret and remove this version."
+)
+
 
 def to_json(metadata: dict[str, Any]) -> str:
     """Returns the text that `describe` answers: equal exports, equal text.
@@ -126,6 +133,8 @@ def guarantee(metadata: dict[str, Any]) -> str:
         "fresh": "Asking again draws again, and may err again.",
         "keyed": "The same image gets the same noise whenever it is sent.",
     }[metadata["seed"]]
+    if metadata["seed"] == "keyed" and metadata["noise"] == "float":
+        again += " (Another last bit of a pixel makes another image.)"
     return (
         "For each image by itself, with probability at least "
         f"1 - {metadata['alpha']} over the noise, the label of `certify` is "
@@ -135,5 +144,5 @@ def guarantee(metadata: dict[str, Any]) -> str:
         f"{metadata['n']} draws after {metadata['n0']} that select the class, "
         f"and is about {about}. The same holds of `decide`, where it says "
         "`certified`, within the radius that was asked for: it bounds the two "
-        f"top classes, after as few draws as it takes. {again}"
+        f"top classes, after as few draws as it takes. {again} {_SECRET}"
     )

@@ -94,18 +94,3 @@ class Settings:
                 f"`class_names` must be {num_classes} names, one a class. "
                 f"Received: {len(names)} names"
             )
-
-    def check_noise(self, noise: str) -> None:
-        """Refuses keyed seeds where images may differ and share one.
-
-        A key stands for an image's 255ths, or the last bit of a pixel would
-        be another try. Seeds are echoed, so their noise is known to whoever
-        asked: the images that share it must be one image to the classifier,
-        too.
-        """
-        if self.seed == "keyed" and noise == "float":
-            raise ValueError(
-                "`seed` must be 'fresh' for a certifier with noise='float'; "
-                "'keyed' needs noise='grid'. "
-                f"Received: seed={self.seed!r}"
-            )

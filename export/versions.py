@@ -2,6 +2,10 @@
 
 A server loads a folder as soon as its name is a number. So a version is
 written under another name and renamed when it is whole.
+
+The graph holds the secret of its seeds, so the files of a version are readable
+by their owner and group alone: the group of the folder of all versions, if
+that has the set-group-ID bit, else that of whoever exports.
 """
 
 import contextlib
@@ -13,6 +17,9 @@ from pathlib import Path
 
 # Servers read the names as int64, and pass over what is larger.
 LARGEST = 2**63 - 1
+
+_FOLDER_MODE = 0o750
+_FILE_MODE = 0o640
 
 
 def existing(base: str | Path) -> list[int]:
@@ -74,11 +81,12 @@ def check_target(base: str | Path, version: int | None) -> Path:
 def scratch(base: Path) -> Iterator[Path]:
     """Gives a folder beside the versions that no server looks at.
 
-    It is gone in the end, unless `publish` gave it a number.
+    It is gone in the end, unless `publish` gave it a number. Until then, nobody
+    but the owner can open it.
     """
     base.mkdir(parents=True, exist_ok=True)
     folder = base / f"tmp.{os.getpid()}.{secrets.token_hex(4)}"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     try:
         yield folder
     finally:
@@ -91,6 +99,7 @@ def publish(folder: Path, base: Path, version: int | None) -> Path:
     Raises:
         FileExistsError: If another export took the number meanwhile.
     """
+    _restrict(folder)
     while True:
         number = version
         if number is None:
@@ -110,3 +119,14 @@ def publish(folder: Path, base: Path, version: int | None) -> Path:
                 ) from None
             continue
         return target
+
+
+def _restrict(folder: Path) -> None:
+    """Lets owner and group read a version, and no one else.
+
+    Whatever the umask: the server needs to read it, as another user of the
+    group. The folder itself comes last: what is in it was closed until then.
+    """
+    for path in folder.rglob("*"):
+        path.chmod(_FOLDER_MODE if path.is_dir() else _FILE_MODE)
+    folder.chmod(_FOLDER_MODE)

@@ -86,6 +86,7 @@ def as_seeds(
     count: int,
     images: np.ndarray | None = None,
     key: Key = None,
+    noise: str = "float",
 ) -> np.ndarray:
     """Returns one seed a row, int64 [count, 2].
 
@@ -98,6 +99,8 @@ def as_seeds(
         count: The number of rows.
         images: The rows, for "keyed" only.
         key: See `rs_keras.seeds.load_key`.
+        noise: The certifier's, for "keyed" only: with "float", images are the
+            same if every bit is, else if they round to the same 255ths.
 
     Raises:
         ValueError: If `seed` is none of these, or there is no key.
@@ -115,7 +118,7 @@ def as_seeds(
     if seed is None:
         return fresh_seeds(count)
     if isinstance(seed, str) and seed == "keyed" and images is not None:
-        return load_key(key).seeds(images)
+        return load_key(key).seeds(images, noise)
     array = np.asarray(seed)
     # Not uint64, whose upper half would turn into other seeds.
     signed = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)

@@ -203,7 +203,9 @@ class SmoothedClassifier:
         beta = check_positive("beta", beta)
         checked, graphs = self._prepare(images, soft=True)
         # Nothing is shared out here, so no worker waits for another's seed.
-        own = noise_lib.as_seeds(seed, len(checked), checked, self._key)
+        own = noise_lib.as_seeds(
+            seed, len(checked), checked, self._key, self.noise
+        )
         seeds = tf.constant(own)
         if not tf.is_tensor(images) or images.dtype != tf.float32:
             images = tf.constant(checked)
@@ -300,7 +302,9 @@ class SmoothedClassifier:
         return images, graphs
 
     def _seeds(self, seed: Seed, images: np.ndarray) -> np.ndarray:
-        seeds = noise_lib.as_seeds(seed, len(images), images, self._key)
+        seeds = noise_lib.as_seeds(
+            seed, len(images), images, self._key, self.noise
+        )
         if seed is not None:
             return seeds
         # Each worker has an entropy of its own, and all make one draw.

@@ -214,7 +214,8 @@ def stream(
                 )
             if seed is not None and not isinstance(seed, str):
                 seed = np.atleast_2d(seed)
-            pair = as_seeds(seed, 1, image)
+            mode = pinned.metadata["noise"]
+            pair = as_seeds(seed, 1, image, noise=mode)
             yield Job(key, image[0], pair[0], plan.steps())
 
     def make(model: ServedModel) -> Sampling:
@@ -263,7 +264,8 @@ def _sampled(
         # Fresh noise, drawn when the images are fixed; and again if the model
         # has changed.
         checked = model.images(images)
-        seeds = as_seeds(seed, len(checked), checked)
+        mode = model.metadata["noise"]
+        seeds = as_seeds(seed, len(checked), checked, noise=mode)
         steps, draws = plan(model)
         jobs = [
             Job(row, image, pair, steps())

@@ -115,6 +115,43 @@ def test_every_port_is_closed_to_strangers():
             assert peer["podSelector"]["matchLabels"]
 
 
+@pytest.mark.parametrize("name", ["one.yaml", "three.yaml"])
+def test_the_group_of_the_exports_reads_them_in_compose(name):
+    """Version files are of mode 0640: neither root nor others need to."""
+    text = (DEPLOY / "compose" / name).read_text()
+    server = servers(DEPLOY / "compose" / name)
+    user, group = server["user"].split(":")
+    assert int(user) > 0 and int(group) > 0
+    (added,) = server["group_add"]
+    assert re.match(r"\$\{EXPORTS_GID:\?", added)
+    (mount,) = [v for v in server["volumes"] if "/exports" in v]
+    assert mount.endswith(":/exports:ro")
+    command = "EXPORTS_GID=$(stat -c %g exports/mnist/1)"
+    assert command in text
+    assert command in (ROOT / "docs" / "serving.md").read_text()
+
+
+def test_the_key_of_tls_is_readable_by_the_same_group():
+    """Compose mounts a secret with the modes that the file has."""
+    text = (DEPLOY / "compose" / "tls.yaml").read_text()
+    assert "chgrp $EXPORTS_GID ssl.config && chmod 640 ssl.config" in text
+    assert "user" not in servers(DEPLOY / "compose" / "tls.yaml")
+
+
+def test_the_group_of_the_exports_reads_them_in_kubernetes():
+    pod = manifest("Deployment")["spec"]["template"]["spec"]
+    groups = pod["securityContext"]
+    assert groups["supplementalGroups"] == [groups["fsGroup"]]
+    assert groups["fsGroup"] > 0
+    (container,) = pod["containers"]
+    context = container["securityContext"]
+    assert context["runAsNonRoot"] and context["runAsUser"] > 0
+    # Without it, the image's own group: root's.
+    assert context["runAsGroup"] > 0
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert mounts["exports"]["readOnly"]
+
+
 def test_threads_are_as_many_as_cores():
     (container,) = manifest("Deployment")["spec"]["template"]["spec"][
         "containers"

@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds",
         default="fresh",
-        help="fresh (entropy, each request) or keyed (by the image, under a "
-        "key in the export; default: %(default)s)",
+        help="fresh (new ones for each request) or keyed (by the image and the "
+        "key in RS_KERAS_SEED_KEY, or one made now; default: %(default)s)",
     )
     parser.add_argument(
         "--image-shape",
