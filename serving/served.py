@@ -14,7 +14,7 @@ from rs_keras.export import metadata as metadata_lib
 from rs_keras.noise import POSITION_BITS
 from rs_keras.rounds import certificate_settings
 from rs_keras.sampling import check_on_grid
-from rs_keras.serving.failures import ServingError
+from rs_keras.serving.failures import WrongAnswer
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
     """Reads what `describe` answered.
 
     Raises:
-        ServingError: If it is not what this library exports.
+        WrongAnswer: If it is not what this library exports.
 
     Example:
 
@@ -183,7 +183,7 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
         not isinstance(found, dict)
         or found.get("format") != metadata_lib.FORMAT
     ):
-        raise ServingError(
+        raise WrongAnswer(
             f"{server} serves a model {name!r} of another format than "
             f"{metadata_lib.FORMAT}; client and export must be of the same "
             f"release of rs-keras. Received: {text[:80]!r}",
