@@ -13,8 +13,9 @@ from rs_keras.serving.tls import PathLike
 from rs_keras.serving.tls import load
 
 _OPTIONS = (
-    # Images, and answers about many of them, pass 4 MB, the default.
-    ("grpc.max_receive_message_length", -1),
+    # Images, and answers about many of them, pass 4 MB, the default. No true
+    # answer is longer than this; a false one must not fill the memory.
+    ("grpc.max_receive_message_length", 256 * 2**20),
     ("grpc.max_send_message_length", -1),
     # What may be sent again, and where, is decided in fanout.py.
     ("grpc.enable_retries", 0),

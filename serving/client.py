@@ -42,8 +42,14 @@ class CertificationClient:
     A request is sent again, at most `retries` times in a row to one server,
     when a server is away (UNAVAILABLE, a dropped connection), busy
     (RESOURCE_EXHAUSTED), or, in smaller chunks, when its deadline passed.
-    Anything else is an error at once. One client may be used from several
-    threads. It does not connect before it is asked for something.
+    Anything else leaves the server out of the call, and is the error if no
+    other is left. One client may be used from several threads. It does not
+    connect before it is asked for something.
+
+    An answer is evidence: labels, bounds and radii are computed here, from the
+    counts. A server whose answer no export can give, such as more votes than
+    draws, or a radius that its counts do not give, is left out of the call.
+    Counts that are merely wrong only an audit finds.
 
     Args:
         servers: `"host:8500"`, `"unix:/path"`, or `"dns:///name:8500"` for all
@@ -56,6 +62,12 @@ class CertificationClient:
         in_flight: Requests a server that are under way at a time.
         tls: A `ClientTLS` for encrypted connections; True for the system's
             certificates.
+        audit: Share of the chunks, in [0, 1], that another server repeats.
+            Where the two disagree by more than rounding explains, a third is
+            asked; the one that is odd is left out, and everything that it
+            counted in the call is made again. With two servers alone, and
+            where it is too late (`certify_each`, `decide_each`), that is an
+            error which names them. None is made with one server.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -109,9 +121,17 @@ class CertificationClient:
         retries: int = 5,
         in_flight: int = 2,
         tls: ClientTLS | bool | None = None,
+        audit: float = 0.0,
     ) -> None:
         self._fleet = fleet_of(
-            servers, model_name, version, timeout, retries, in_flight, tls
+            servers,
+            model_name,
+            version,
+            timeout,
+            retries,
+            in_flight,
+            tls,
+            audit,
         )
 
     @property
@@ -203,8 +223,9 @@ class CertificationClient:
     ) -> Prediction:
         """Says what the smoothed classifier answers, or abstains.
 
-        As `Certifier.predict`. With images alone it is one request, and the
-        server's numbers and seed; else the votes are counted by all servers.
+        As `Certifier.predict`. With images alone, and one server, it is one
+        request with the server's seed, as in `certify`; else the votes are
+        counted by all servers.
         """
         return self._run(
             lambda operation: questions.predict(
@@ -229,9 +250,11 @@ class CertificationClient:
     ) -> Certificate:
         """Certifies each image.
 
-        With images alone it is one request: the server draws, with its own
-        numbers and seed, and bounds. If anything else is given, the draws are
-        made in chunks by all servers and the bound is computed here.
+        The draws are made in chunks by all servers, and the bound is computed
+        here. With images alone the numbers are those of the export; if there
+        is one server only, or the export's seeds are keyed, that is one
+        request, and the server makes the seed. (A request with a keyed seed
+        goes to another server where one fails or is overdue.)
 
         Args:
             images: [B, H, W, C]: floats in [0, 1], or uint8.

@@ -66,6 +66,10 @@ class ServingError(OSError):
         self.details = details
 
 
+class WrongAnswer(ServingError):
+    """What came is no answer that an export of rs-keras gives."""
+
+
 def kind_of(error: Any) -> Kind:
     """Says what to do about a `grpc.RpcError`."""
     code, details = error.code(), error.details() or ""

@@ -13,6 +13,10 @@ What gRPC is told is in `Operation.send`; the rules, in order:
   must then describe the same model again before it gets more.
 - When nothing waits, a server that is idle repeats the task that is longest
   under way elsewhere. The first answer counts.
+- A server whose answer no export can give, or that refuses what it was asked,
+  is left out of the operation: the task goes to another. So is one that an
+  audit finds to be odd; then everything that it counted is made again, under
+  the same seeds.
 - A server that lost the version is left out, or that answers as another
   export, which has the version's number now. If all have, the work starts
   again on the version that there is now.
@@ -25,10 +29,15 @@ from collections.abc import Callable
 from collections.abc import Generator
 from dataclasses import dataclass
 
+import numpy as np
+
 from rs_keras.export import signature
 from rs_keras.serving import wire
+from rs_keras.serving.audit import Audits
+from rs_keras.serving.audit import Repeat
 from rs_keras.serving.failures import Kind
 from rs_keras.serving.failures import ServingError
+from rs_keras.serving.failures import WrongAnswer
 from rs_keras.serving.failures import described
 from rs_keras.serving.failures import kind_of
 from rs_keras.serving.failures import refusal
@@ -72,6 +81,8 @@ class _Turn:
         failures: In a row.
         rest_until: Nothing is sent before.
         gone: Whether it lost the version.
+        left_out: Whether it is not to be trusted, or of no use.
+        excused: Whether it is too slow to make audits.
         probing: Whether it is being asked what it serves.
         limit: The most draws a task, after a deadline passed.
         words: Its last failure.
@@ -81,9 +92,20 @@ class _Turn:
     failures: int = 0
     rest_until: float = 0.0
     gone: bool = False
+    left_out: bool = False
+    excused: bool = False
     probing: bool = False
     limit: int | None = None
     words: str = ""
+
+    def usable(self, retries: int) -> bool:
+        """Whether it may yet do some work."""
+        out = self.gone or self.left_out
+        return not out and self.failures <= retries
+
+
+class _Distrusted(Exception):
+    """An audit found a server to be odd, of which votes were counted."""
 
 
 Restart = Callable[[ServedModel], Work]
@@ -97,18 +119,28 @@ class FanOut:
         make: Makes the work, for the model that is served; called again if
             that version is unloaded everywhere. It may raise instead.
         chunk: Draws a task; None adapts.
+        again: Whether `make` may be called again for the same version.
     """
 
     def __init__(
-        self, operation: Operation, make: Restart, chunk: int | None = None
+        self,
+        operation: Operation,
+        make: Restart,
+        chunk: int | None = None,
+        again: bool = True,
     ) -> None:
         self._operation = operation
         self._fleet: Fleet = operation.fleet
         self._make = make
         self._chunk = chunk
+        self._again = again
         self._turns: dict[Server, _Turn] = {}
         self._model: ServedModel
         self._work: Work
+        self._audits: Audits
+        # Whose votes were counted, and who is left out for which error.
+        self._counted: set[Server] = set()
+        self._errors: dict[Server, ServingError] = {}
         # How a server said so, if a version's number was given anew.
         self._replaced = ""
 
@@ -116,9 +148,7 @@ class FanOut:
         """Yields how long to wait, and jobs as they finish."""
         for _ in range(_MOST_RESTARTS + 1):
             self._model = yield from self._operation.connected()
-            self._work = self._make(self._model)
-            self._turns = {server: _Turn() for server in self._fleet.servers}
-            if (yield from self._until_done()):
+            if (yield from self._until_trusted()):
                 return self._work
             event(
                 logging.WARNING,
@@ -141,11 +171,34 @@ class FanOut:
             f"{self._replaced}".rstrip()
         )
 
+    def _until_trusted(
+        self,
+    ) -> Generator[Wait | list[Job], Call | None, bool]:
+        """Does the work; again if the votes of a server must not count."""
+        while True:
+            self._begin()
+            try:
+                return (yield from self._until_done())
+            except _Distrusted:
+                self._operation.cancel()
+
+    def _begin(self) -> None:
+        self._work = self._make(self._model)
+        self._counted = set()
+        servers = self._fleet.servers
+        share = self._fleet.audit if len(servers) > 1 else 0.0
+        self._audits = Audits(share, self._model.metadata["dtype"])
+        self._turns = {server: _Turn() for server in servers}
+        for server, error in self._errors.items():
+            if server in self._turns:
+                self._turns[server].left_out = True
+                self._turns[server].words = str(error)
+
     def _until_done(
         self,
     ) -> Generator[Wait | list[Job], Call | None, bool]:
         """Returns False if the version is gone from all servers."""
-        while not self._work.finished:
+        while not self._finished():
             now = time.monotonic()
             self._leave_closed()
             self._probe(now)
@@ -161,6 +214,10 @@ class FanOut:
                     yield finished
         return True
 
+    def _finished(self) -> bool:
+        self._audits.route(list(self._turns), self._may_audit)
+        return self._work.finished and self._audits.finished
+
     # -- giving out ------------------------------------------------------------
 
     def _assign(self, now: float) -> None:
@@ -170,6 +227,7 @@ class FanOut:
                 server
                 for server, turn in self._turns.items()
                 if server.ready
+                and turn.usable(self._fleet.retries)
                 and turn.rest_until <= now
                 and turn.in_flight < self._room(turn)
             ]
@@ -178,14 +236,26 @@ class FanOut:
             given = False
             # One each, then look again: else the first would get all.
             for server in sorted(free, key=self._load):
-                task = self._work.take(self._size(server))
-                task = task or self._repeatable(server, now)
+                task = self._task_for(server, now)
                 if task is None:
                     continue
                 self._send(server, task, now)
                 given = True
             if not given:
                 return
+
+    def _task_for(self, server: Server, now: float) -> Task | None:
+        audit = self._audits.take(server)
+        if audit is not None or self._audits.full:
+            return audit
+        task = self._work.take(self._size(server))
+        return task or self._repeatable(server, now)
+
+    def _may_audit(self, server: Server) -> bool:
+        """Whether a server can make audits; at the end nobody is waited for."""
+        turn = self._turns[server]
+        here = server.ready or not self._work.finished
+        return here and not turn.excused and turn.usable(self._fleet.retries)
 
     def _room(self, turn: _Turn) -> int:
         # One that failed is tried with one request.
@@ -205,7 +275,10 @@ class FanOut:
         if server.rate is not None:
             size = server.rate * _SECONDS_A_CHUNK
             least = server.rate * _LEAST_SECONDS
-        ready = sum(other.ready for other in self._turns)
+        ready = sum(
+            other.ready and turn.usable(self._fleet.retries)
+            for other, turn in self._turns.items()
+        )
         shares = _SHARES_LEFT * self._fleet.in_flight * ready
         waiting = self._work.waiting(size * shares)
         if waiting is not None:
@@ -220,7 +293,7 @@ class FanOut:
             call
             for call in self._operation.calls
             if isinstance(call.tag, Task)
-            and call.tag.draws
+            and not isinstance(call.tag, Repeat)
             and call.tag.copies == 1
             and not call.tag.done
             and call.server is not server
@@ -248,11 +321,16 @@ class FanOut:
         )
 
     def _deadline(self, server: Server, task: Task) -> float:
-        timeout = self._fleet.timeout
-        if not task.draws or server.rate is None:
+        timeout, rate = self._fleet.timeout, server.rate
+        if isinstance(task, Repeat) and rate is None:
+            # Who answered it may be left with nothing but to wait for this.
+            rate = next(iter(task.answers)).rate
+        elif not task.pieces:
+            return timeout
+        if rate is None:
             return timeout
         # Others of this operation run on the same cores.
-        expected = task.draws / server.rate
+        expected = task.draws / rate
         return min(timeout, max(_LEAST_DEADLINE, _DEADLINE_FACTOR * expected))
 
     def _leave_closed(self) -> None:
@@ -267,10 +345,9 @@ class FanOut:
         for server, turn in self._turns.items():
             if (
                 server.ready
-                or turn.gone
                 or turn.probing
                 or turn.rest_until > now
-                or turn.failures > self._fleet.retries
+                or not turn.usable(self._fleet.retries)
             ):
                 continue
             turn.probing = True
@@ -283,6 +360,8 @@ class FanOut:
         task = call.tag
         if not isinstance(task, Task):
             turn.probing = False
+            if turn.left_out:
+                return []
             if call.ok:
                 self._welcome(call)
             else:
@@ -292,44 +371,85 @@ class FanOut:
         task.copies -= 1
         if task.done:
             return []
-        if call.ok:
+        if turn.left_out:
+            self._take_back([task])
+        elif call.ok:
             return self._answered(call, turn, task)
-        self._failed(call, turn)
-        if not task.copies:
+        else:
+            self._failed(call, turn)
             slow = kind_of(call.future) is Kind.SLOW
-            self._work.put_back(task.halves() if slow else [task])
+            self._take_back(task.halves() if slow else [task], task)
         return []
+
+    def _take_back(self, tasks: list[Task], of: Task | None = None) -> None:
+        """Gives the draws of a task to another, unless one makes them."""
+        task = of or tasks[0]
+        if not task.copies and not isinstance(task, Repeat):
+            self._work.put_back(tasks)
 
     def _answered(self, call: Call, turn: _Turn, task: Task) -> list[Job]:
         try:
             outputs = wire.outputs(
                 call.future.result(),
                 call.server.label,
+                self._model.name,
                 task.signature,
                 self._model.version,
                 task.rows,
                 self._model.num_classes,
                 self._model.identity,
             )
+            outputs = self._work.check(task, outputs, call.server.label)
         except wire.OtherExport as error:
             self._anew(call.server, turn, str(error))
-            if not task.copies:
-                self._work.put_back([task])
+            self._take_back([task])
             return []
-        task.done = True
+        except WrongAnswer as error:
+            self._leave_out(call.server, error)
+            self._take_back([task])
+            return []
+        task.done = not isinstance(task, Repeat)
         turn.failures = 0
         turn.rest_until = 0.0
         if task.draws:
             call.server.measured(task.draws, call.seconds)
             if turn.limit and task.draws >= turn.limit:
                 turn.limit *= 2
+        if isinstance(task, Repeat):
+            self._audited(task, call.server, outputs)
+            return []
         if task.copies:
             self._operation.cancel(task)
-        return self._work.accept(task, outputs, call.server.label)
+        self._counted.add(call.server)
+        self._audits.choose(task, call.server, outputs)
+        return self._work.accept(task, outputs)
+
+    def _audited(
+        self, repeat: Repeat, server: Server, outputs: dict[str, np.ndarray]
+    ) -> None:
+        """Leaves out servers that this answer shows to be odd."""
+        odd = self._audits.answered(repeat, server, outputs)
+        for other, why in odd:
+            self._leave_out(other, WrongAnswer(why, server=other.label))
+        counted = [other for other, _ in odd if other in self._counted]
+        if counted and not self._again:
+            label = counted[0].label
+            raise ServingError(
+                f"{self._errors[counted[0]]}. Some of what was finished before "
+                f"may rest on votes that {label} counted: start again without "
+                "it",
+                server=label,
+            )
+        if counted:
+            raise _Distrusted
 
     def _welcome(self, call: Call) -> None:
         """A server is there, again: with the same model?"""
-        found = self._operation.check_described(call, None)
+        try:
+            found = self._operation.check_described(call, None)
+        except WrongAnswer as error:
+            self._leave_out(call.server, error)
+            return
         differing = self._model.differences(found)
         if differing:
             words = f"{call.server.label} came back with another export as "
@@ -340,14 +460,18 @@ class FanOut:
         event(logging.INFO, "server_ready", server=call.server.label)
 
     def _failed(self, call: Call, turn: _Turn) -> None:
-        """Notes a failure; raises if trying again is no use."""
+        """Notes a failure; leaves the server out if it would fail again."""
         kind = kind_of(call.future)
         server = call.server
         task = call.tag if isinstance(call.tag, Task) else None
-        unable = kind is Kind.SLOW and task is not None and not task.draws
-        if kind is Kind.FINAL or unable:
+        audit = isinstance(task, Repeat)
+        turn.excused |= kind is Kind.SLOW and audit
+        whole = task is not None and not task.pieces and not audit
+        if kind is Kind.FINAL or (kind is Kind.SLOW and whole):
             name = task.signature if task else signature.DESCRIBE
-            raise refusal(server.label, call.future, f"`{name}`")
+            error = refusal(server.label, call.future, f"`{name}`")
+            self._leave_out(server, error)
+            return
         if kind is Kind.GONE:
             self._lost(server, turn, described(server.label, call.future))
             return
@@ -364,6 +488,23 @@ class FanOut:
             server.ready = False
         event(logging.WARNING, "request_failed", what=turn.words)
 
+    def _leave_out(self, server: Server, error: ServingError) -> None:
+        """Asks a server nothing more in this operation."""
+        turn = self._turns[server]
+        turn.left_out = True
+        turn.words = str(error)
+        self._errors[server] = error
+        wrong = isinstance(error, WrongAnswer)
+        event(
+            logging.ERROR if wrong else logging.WARNING,
+            "server_broken" if wrong else "server_left_out",
+            server=server.label,
+            why=turn.words,
+        )
+        for call in self._operation.calls:
+            if call.server is server:
+                call.future.cancel()
+
     def _anew(self, server: Server, turn: _Turn, words: str) -> None:
         """Leaves out a server that gave the version's number anew."""
         self._replaced = words
@@ -379,22 +520,20 @@ class FanOut:
     # -- waiting ---------------------------------------------------------------
 
     def _hopeful(self) -> bool:
-        return any(
-            not turn.gone and turn.failures <= self._fleet.retries
-            for turn in self._turns.values()
-        )
+        retries = self._fleet.retries
+        return any(turn.usable(retries) for turn in self._turns.values())
 
     def _patience(self, now: float) -> float | None:
         """Seconds until something is to be done even if no answer comes."""
         ends = [
             turn.rest_until
             for turn in self._turns.values()
-            if turn.rest_until > now
-            and not turn.gone
-            and turn.failures <= self._fleet.retries
+            if turn.rest_until > now and turn.usable(self._fleet.retries)
         ]
         idle = any(
-            server.ready and not turn.in_flight
+            server.ready
+            and turn.usable(self._fleet.retries)
+            and not turn.in_flight
             for server, turn in self._turns.items()
         )
         if idle and len(self._turns) > 1:
@@ -405,8 +544,13 @@ class FanOut:
         return max(0.0, min(ends) - now) if ends else None
 
     def _nobody(self) -> ServingError:
+        errors = [self._errors.get(server) for server in self._turns]
+        if len(errors) == 1 and errors[0] is not None:
+            return errors[0]
         words = [turn.words for turn in self._turns.values() if turn.words]
+        told = [error for error in errors if error is not None]
+        often = f"each failed {self._fleet.retries + 1} times in a row. "
         return ServingError(
-            "no server is left: each failed "
-            f"{self._fleet.retries + 1} times in a row. " + "; ".join(words)
+            f"no server is left: {'' if told else often}{'; '.join(words)}",
+            told[0].code if told else None,
         )

@@ -9,6 +9,7 @@ from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from rs_keras.checks import check_count
+from rs_keras.checks import check_not_negative
 from rs_keras.checks import check_positive
 from rs_keras.serving import channels
 from rs_keras.serving.channels import Address
@@ -79,6 +80,7 @@ class Fleet:
             the first time.
         in_flight: Requests a server that are under way at a time.
         tls: For encrypted connections.
+        audit: Share of the chunks that a second server repeats.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Fleet:
         retries: int,
         in_flight: int,
         tls: ClientTLS | None,
+        audit: float,
     ) -> None:
         self.addresses = tuple(addresses)
         self.model_name = model_name
@@ -98,6 +101,7 @@ class Fleet:
         self.retries = retries
         self.in_flight = in_flight
         self.tls = tls
+        self.audit = audit
         self.model: ServedModel | None = None
         self.closed = False
         self._servers: dict[str, Server] = {}
@@ -157,6 +161,7 @@ def fleet_of(
     retries: int = 5,
     in_flight: int = 2,
     tls: ClientTLS | bool | None = None,
+    audit: float = 0.0,
 ) -> Fleet:
     """Returns the fleet that a client's arguments mean, checked."""
     if not isinstance(model_name, str) or not model_name:
@@ -169,6 +174,10 @@ def fleet_of(
             "`tls` must be a ClientTLS, True (the system's certificates) or "
             f"None. Received: tls={tls!r}"
         )
+    if check_not_negative("audit", audit) > 1:
+        raise ValueError(
+            f"`audit` must be in [0, 1]. Received: audit={audit!r}"
+        )
     return Fleet(
         channels.parse(servers),
         model_name,
@@ -177,4 +186,5 @@ def fleet_of(
         check_count("retries", retries, 0),
         check_count("in_flight", in_flight),
         (ClientTLS() if tls else None) if isinstance(tls, bool) else tls,
+        float(audit),
     )

@@ -19,6 +19,7 @@ from rs_keras.serving import wire
 from rs_keras.serving.channels import Endpoint
 from rs_keras.serving.failures import Kind
 from rs_keras.serving.failures import ServingError
+from rs_keras.serving.failures import WrongAnswer
 from rs_keras.serving.failures import described
 from rs_keras.serving.failures import kind_of
 from rs_keras.serving.failures import refusal
@@ -294,21 +295,29 @@ class Operation:
         calls = yield from self._gather(
             [self.describe(server, version) for server in servers]
         )
-        answered = []
+        answered: list[Server] = []
+        model: ServedModel | None = None
+        wrong: WrongAnswer | None = None
         for call in calls:
-            if call.ok:
-                answered.append(call)
-            elif kind_of(call.future) is Kind.FINAL:
-                raise refusal(call.server.label, call.future, "`describe`")
-            else:
-                failed[call.server] = described(call.server.label, call.future)
-        if not answered:
-            return None
-        first = answered[0]
-        model = self.check_described(first, None)
-        for call in answered[1:]:
-            self.check_described(call, model, first.server.label)
-        self.fleet.pin(model, [call.server for call in answered])
+            server = call.server
+            if not call.ok:
+                if kind_of(call.future) is Kind.FINAL:
+                    raise refusal(server.label, call.future, "`describe`")
+                failed[server] = described(server.label, call.future)
+                continue
+            first = answered[0].label if answered else ""
+            try:
+                found = self.check_described(call, model, first)
+            except WrongAnswer as error:
+                wrong = wrong or error
+                failed[server] = str(error)
+                continue
+            model = model or found
+            answered.append(server)
+        if model is not None:
+            self.fleet.pin(model, answered)
+        elif wrong is not None:
+            raise wrong
         return model
 
     def describe(self, server: Server, version: int) -> Call:
@@ -319,16 +328,23 @@ class Operation:
             signature.DESCRIBE,
             {"query": np.zeros(1, np.int64)},
         )
-        return self.send(server, server.predict, message, self._short())
+        return self.send(
+            server, server.predict, message, self._short(), version
+        )
 
     def check_described(
         self, call: Call, model: ServedModel | None, other: str = "the others"
     ) -> ServedModel:
         """Reads what a server describes; it must be `model`, if given."""
-        server, response = call.server.label, call.future.result()
-        version = response.model_spec.version.value
+        server, version = call.server.label, call.tag
         outputs = wire.outputs(
-            response, server, signature.DESCRIBE, version, 1, 0
+            call.future.result(),
+            server,
+            self.fleet.model_name,
+            signature.DESCRIBE,
+            version,
+            1,
+            0,
         )
         text = outputs["metadata_json"][0]
         found = read(self.fleet.model_name, version, text, server)

@@ -16,11 +16,11 @@ from rs_keras.decision import decision_steps
 from rs_keras.decision import decision_tables
 from rs_keras.planning import planned
 from rs_keras.sequential import Tables
+from rs_keras.serving import answers
 from rs_keras.serving.served import ServedModel
 from rs_keras.serving.work import Job
 from rs_keras.serving.work import Range
 from rs_keras.serving.work import Steps
-from rs_keras.verdicts import vote_certificate
 
 
 @dataclass(frozen=True)
@@ -179,22 +179,10 @@ def certificate(
         np.stack(values)
         for values in zip(*(job.result for job in jobs), strict=True)
     )
-    label, radius, p_lower = vote_certificate(
-        selection,
-        counts,
-        n,
-        settings["alpha"],
-        model.sigma,
-        settings["runner_up"],
-        model.distance,
-    )
-    most = settings.get("max_radius", np.inf)
     return certificate_of(
         model,
         settings,
-        label=label.numpy(),
-        radius=np.minimum(radius.numpy(), most),
-        p_lower=p_lower.numpy(),
+        **answers.certificate(model, settings, selection, counts, n),
         counts=counts,
         selection_counts=selection,
         n=n,

@@ -19,6 +19,7 @@ from rs_keras.checks import check_probability
 from rs_keras.export import signature
 from rs_keras.noise import as_seeds
 from rs_keras.seeds import Seed
+from rs_keras.serving import answers
 from rs_keras.serving.failures import ServingError
 from rs_keras.serving.fanout import FanOut
 from rs_keras.serving.operation import Operation
@@ -36,7 +37,6 @@ from rs_keras.serving.work import Job
 from rs_keras.serving.work import Sampling
 from rs_keras.serving.work import Single
 from rs_keras.serving.work import Task
-from rs_keras.verdicts import decide_label
 
 # Between two looks whether a server is there.
 _FIRST_PAUSE = 0.05
@@ -105,7 +105,8 @@ def predict(
     progress: Progress | None = None,
 ) -> Asking:
     """Asks for labels: a `Prediction`."""
-    if n is None and alpha is None and seed is None and chunk is None:
+    plain = n is None and alpha is None and seed is None and chunk is None
+    if plain and (yield from _is_one_request(operation)):
         _, found = yield from _single(operation, images, signature.PREDICT)
         return Prediction(
             found["label"], found["p_value"], found["counts"], found["seed"]
@@ -127,10 +128,9 @@ def predict(
         operation, images, seed, plan, chunk, progress
     )
     counts = np.stack([job.result for job in jobs])
-    draws, asked = numbers(served)
-    label, p_value = decide_label(counts, asked, draws, served.distance)
     seeds = np.stack([job.seed for job in jobs])
-    return Prediction(label.numpy(), p_value.numpy(), counts, seeds)
+    found = answers.prediction(served, counts, *numbers(served))
+    return Prediction(**found, counts=counts, seed=seeds)
 
 
 def certify(
@@ -150,9 +150,9 @@ def certify(
 ) -> Asking:
     """Asks for certificates: a `Certificate`."""
     rounds = Rounds(n0, n, alpha, bound, beta, runner_up, tolerance, max_radius)
-    if rounds == Rounds() and seed is None and chunk is None:
+    plain = rounds == Rounds() and seed is None and chunk is None
+    if plain and (yield from _is_one_request(operation)):
         served, found = yield from _single(operation, images, signature.CERTIFY)
-        _require_all(found["n"], served.metadata["n"])
         return certificate_of(served, served.settings(), **found)
 
     served, jobs = yield from _sampled(
@@ -229,7 +229,26 @@ def stream(
             )
         return Sampling(jobs(), model.num_classes, model.max_n)
 
-    return (yield from FanOut(operation, make, check_chunk(chunk)).run())
+    # What was yielded cannot be taken back, so nothing is made again.
+    chunk = check_chunk(chunk)
+    return (yield from FanOut(operation, make, chunk, again=False).run())
+
+
+def _is_one_request(operation: Operation) -> Asking:
+    """Whether images alone are one request to one server.
+
+    With several servers the draws are shared out, under seeds of the client's,
+    so that no single one decides. Keyed seeds only servers can make.
+    """
+    model = yield from operation.connected()
+    alone = len(operation.fleet.servers) == 1
+    return alone or model.metadata["seed"] == "keyed"
+
+
+_CHECKS = {
+    signature.CERTIFY: answers.certified,
+    signature.PREDICT: answers.predicted,
+}
 
 
 def _single(operation: Operation, images: Any, name: str) -> Asking:
@@ -239,7 +258,13 @@ def _single(operation: Operation, images: Any, name: str) -> Asking:
 
     def make(model: ServedModel) -> Single:
         checked = model.images(images)
-        work = Single(Task(name, {"images": checked}, len(checked)))
+        facts = model.metadata
+        n = facts["n0"] + facts["n"]
+        if name == signature.PREDICT:
+            n = facts["predict_n"]
+        rows = len(checked)
+        task = Task(name, {"images": checked}, rows, rows * n)
+        work = Single(task, _CHECKS[name](model, checked))
         made[:] = [(model, work)]
         return work
 
@@ -262,10 +287,14 @@ def _sampled(
 
     def make(model: ServedModel) -> Sampling:
         # Fresh noise, drawn when the images are fixed; and again if the model
-        # has changed.
+        # has changed, but not because a server was left out: it could cause
+        # that until it likes the noise.
         checked = model.images(images)
-        mode = model.metadata["noise"]
-        seeds = as_seeds(seed, len(checked), checked, noise=mode)
+        if made and made[0][0] is model:
+            seeds = np.stack([job.seed for job in made[0][1]])
+        else:
+            mode = model.metadata["noise"]
+            seeds = as_seeds(seed, len(checked), checked, noise=mode)
         steps, draws = plan(model)
         jobs = [
             Job(row, image, pair, steps())
@@ -279,11 +308,3 @@ def _sampled(
 
     yield from FanOut(operation, make, chunk).run()
     return made[0]
-
-
-def _require_all(n: np.ndarray, wanted: int) -> None:
-    if not (n == wanted).all():
-        raise ServingError(
-            f"the server was to make {wanted} draws an image and says that it "
-            f"made {n.tolist()}: these are not the certificates asked for"
-        )

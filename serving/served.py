@@ -13,7 +13,8 @@ from rs_keras.checks import check_images
 from rs_keras.export import metadata as metadata_lib
 from rs_keras.noise import POSITION_BITS
 from rs_keras.rounds import certificate_settings
-from rs_keras.serving.failures import ServingError
+from rs_keras.sampling import noise_distance
+from rs_keras.serving.failures import WrongAnswer
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,9 @@ class ServedModel:
     @property
     def distance(self) -> float:
         """Bounds the total variation between one draw and the ideal one."""
-        return float(self.metadata["total_variation"])
+        # Computed, as a server may say anything.
+        noise = self.metadata["noise"]
+        return noise_distance(noise, self.sigma, self.image_shape)
 
     def baked(self, name: str, given: Any) -> Any:
         """Returns what is given, or the export's own number."""
@@ -167,7 +170,7 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
     """Reads what `describe` answered.
 
     Raises:
-        ServingError: If it is not what this library exports.
+        WrongAnswer: If it is not what this library exports.
 
     Example:
 
@@ -184,7 +187,7 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
         not isinstance(found, dict)
         or found.get("format") != metadata_lib.FORMAT
     ):
-        raise ServingError(
+        raise WrongAnswer(
             f"{server} serves a model {name!r} of another format than "
             f"{metadata_lib.FORMAT}; client and export must be of the same "
             f"release of rs-keras. Received: {text[:80]!r}",

@@ -10,6 +10,7 @@ from tensorflow_serving.apis import predict_pb2
 from rs_keras.export import signature as signatures
 from rs_keras.serving import tensors
 from rs_keras.serving.failures import ServingError
+from rs_keras.serving.failures import WrongAnswer
 
 
 class OtherExport(ServingError):
@@ -42,6 +43,7 @@ def request(
 def outputs(
     response: Any,
     server: str,
+    model: str,
     signature: str,
     version: int,
     rows: int,
@@ -50,9 +52,13 @@ def outputs(
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of a `PredictResponse`, checked; not `export`.
 
+    Types and shapes are checked before anything is decoded: a claimed shape
+    could fill the memory.
+
     Args:
         response: What came.
         server: Its sender, for the error.
+        model: The name that was asked.
         signature: What was asked.
         version: Of the model that was asked.
         rows: How many rows were asked about.
@@ -62,20 +68,39 @@ def outputs(
 
     Raises:
         OtherExport: If another one has the version's number now.
-        ServingError: If it is not an answer to this: another version, an
-            output that is not there, or of another type or shape.
+        WrongAnswer: If it is not an answer to this: another model, version
+            or signature, an output that is missing, not asked for, or of
+            another type or shape.
     """
-    came = response.model_spec.version.value
-    if came != version:
-        raise _odd(
-            server, signature, f"version {came}, not {version}, answered"
-        )
+    spec = response.model_spec
+    asked = (model, signature, version)
+    came = (spec.name, spec.signature_name, spec.version.value)
+    for what, one, other in zip(
+        ("model", "signature", "version"), came, asked, strict=True
+    ):
+        if one != other:
+            raise _odd(
+                server, signature, f"{what} {one!r}, not {other!r}, answered"
+            )
+    wanted = signatures.SIGNATURES[signature].outputs
+    for key in sorted({*wanted} ^ {*response.outputs}):
+        word = "is missing" if key in wanted else "was not asked for"
+        raise _odd(server, signature, f"the output {key!r} {word}")
 
     def decoded(key: str) -> np.ndarray:
-        if key not in response.outputs:
-            raise _odd(server, signature, f"the output {key!r} is missing")
+        proto, field = response.outputs[key], wanted[key]
+        shape = [rows, *field.row_shape((), num_classes)]
+        claimed = [dim.size for dim in proto.tensor_shape.dim]
+        dtype = tf.as_dtype(field.dtype)
+        if proto.dtype != dtype.as_datatype_enum or claimed != shape:
+            raise _odd(
+                server,
+                signature,
+                f"{key!r} is {_type_name(proto.dtype)} {claimed}, not "
+                f"{dtype.name} {shape}",
+            )
         try:
-            return tensors.decode(response.outputs[key])
+            return tensors.decode(proto)
         except ValueError as error:
             raise _odd(server, signature, f"{key!r}: {error}") from error
 
@@ -86,26 +111,18 @@ def outputs(
             "described: the number was given anew",
             server=server,
         )
-    found = {}
-    for key, field in signatures.SIGNATURES[signature].outputs.items():
-        if key == "export":
-            continue
-        array = decoded(key)
-        dtype = tf.as_dtype(field.dtype).as_numpy_dtype
-        shape = (rows, *field.row_shape((), num_classes))
-        if array.dtype != dtype or array.shape != shape:
-            raise _odd(
-                server,
-                signature,
-                f"{key!r} is {array.dtype} {list(array.shape)}, not "
-                f"{np.dtype(dtype)} {list(shape)}",
-            )
-        found[key] = array
-    return found
+    return {key: decoded(key) for key in wanted if key != "export"}
 
 
-def _odd(server: str, signature: str, what: str) -> ServingError:
-    return ServingError(
+def _type_name(number: int) -> str:
+    try:
+        return str(tf.as_dtype(number).name)
+    except TypeError:
+        return f"type {number}"
+
+
+def _odd(server: str, signature: str, what: str) -> WrongAnswer:
+    return WrongAnswer(
         f"{server} does not answer {signature!r} as an export of rs-keras "
         f"does: {what}",
         server=server,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rs_keras.export import signature
-from rs_keras.serving.failures import ServingError
+from rs_keras.serving import answers
 
 # Rows of one request: many short images travel together, a message stays
 # small.
@@ -109,9 +109,8 @@ class Task:
         signature_name: What is asked.
         inputs: Its arrays.
         rows: Of the request.
-        draws: In all; 0 where it is not known, and then the request can
-            neither be cut nor sent to a second server while it runs.
-        pieces: What it is about.
+        draws: In all.
+        pieces: What it is about; none where it cannot be cut.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class Task:
         signature_name: str,
         inputs: dict[str, np.ndarray],
         rows: int,
-        draws: int = 0,
+        draws: int,
         pieces: tuple[Piece, ...] = (),
     ) -> None:
         self.signature = signature_name
@@ -145,7 +144,7 @@ class Task:
 
     def halves(self) -> list["Task"]:
         """Returns two requests for the same draws; itself if it is one."""
-        if self.draws < 2:
+        if self.draws < 2 or not self.pieces:
             return [self]
         left: list[Piece] = []
         right = deque(self.pieces)
@@ -163,13 +162,18 @@ class Task:
 class Single:
     """Work that is one request, answered as a whole.
 
+    Args:
+        task: The request.
+        check: Of its outputs.
+
     Attributes:
         answer: The outputs, once they are there.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, check: answers.Check) -> None:
         self._waiting: list[Task] = [task]
-        self.answer: dict[str, np.ndarray] | None = None
+        self._check = check
+        self.answer: answers.Outputs | None = None
 
     @property
     def finished(self) -> bool:
@@ -188,11 +192,14 @@ class Single:
         """Draws that wait; None where that is not known."""
         return None
 
-    def accept(
-        self, task: Task, outputs: dict[str, np.ndarray], server: str
-    ) -> list[Job]:
-        """Takes the answer."""
-        _require_rows(outputs["n"], server)
+    def check(
+        self, task: Task, outputs: answers.Outputs, server: str
+    ) -> answers.Outputs:
+        """Returns outputs that may be used; see `answers`."""
+        return self._check(outputs, server)
+
+    def accept(self, task: Task, outputs: answers.Outputs) -> list[Job]:
+        """Takes the answer, checked."""
         self.answer = outputs
         return []
 
@@ -271,12 +278,17 @@ class Sampling:
         """Takes back tasks that failed."""
         self._returned.extend(tasks)
 
-    def accept(
-        self, task: Task, outputs: dict[str, np.ndarray], server: str
-    ) -> list[Job]:
-        """Books what a task found; returns the jobs that it finished."""
-        _require_rows(outputs["n"], server)
-        self._check(task, outputs, server)
+    def check(
+        self, task: Task, outputs: answers.Outputs, server: str
+    ) -> answers.Outputs:
+        """Returns outputs that may be counted; see `answers`."""
+        asked = [piece.n for piece in task.pieces]
+        answers.check_draws(server, outputs, asked)
+        answers.check_votes(server, outputs, asked)
+        return outputs
+
+    def accept(self, task: Task, outputs: answers.Outputs) -> list[Job]:
+        """Books what a task found, checked; returns the jobs it finished."""
         finished = []
         for piece, counts in zip(task.pieces, outputs["counts"], strict=True):
             more = piece.job.add(piece, counts)
@@ -291,20 +303,6 @@ class Sampling:
             self._progress(self._done, self._total)
         return finished
 
-    def _check(
-        self, task: Task, outputs: dict[str, np.ndarray], server: str
-    ) -> None:
-        counts, n = outputs["counts"], outputs["n"]
-        for piece, votes, drawn in zip(task.pieces, counts, n, strict=True):
-            # A draw whose logits are not finite votes for no class.
-            if drawn != piece.n or votes.min() < 0 or votes.sum() > drawn:
-                raise ServingError(
-                    f"{server} was asked for {piece.n} draws and answers with "
-                    f"{drawn}, votes {votes.tolist()}: no such answer can be "
-                    "counted",
-                    server=server,
-                )
-
     def _fill(self, draws: float) -> None:
         """Begins images until `draws` wait, or enough are open."""
         waiting = sum(piece.n for piece in self._pieces)
@@ -318,16 +316,6 @@ class Sampling:
             pieces = job.begin(self._num_classes)
             self._pieces.extend(pieces)
             waiting += sum(piece.n for piece in pieces)
-
-
-def _require_rows(n: np.ndarray, server: str) -> None:
-    if not (n > 0).all():
-        raise ServingError(
-            f"{server} refuses image {int(np.argmin(n > 0))} of a request "
-            "that was checked here: client and export do not agree about what "
-            "an image is",
-            server=server,
-        )
 
 
 Work = Single | Sampling

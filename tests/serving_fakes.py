@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import numpy as np
+import scipy.stats
 import tensorflow as tf
 from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
@@ -61,6 +62,19 @@ def votes(seed, first, n, version=1):
         + (mixed % np.uint64(10) == np.uint64(9)),
         minlength=CLASSES,
     )
+
+
+def certificate(selection, counts, alpha=0.001, sigma=0.5):
+    """(label, radius, p_lower) of the votes for two classes, by SciPy."""
+    label, n = int(np.argmax(selection)), 1_000
+    k, k2 = counts[label], max(np.delete(counts, label))
+    lower = scipy.stats.beta.ppf(0.9 * alpha, k, n - k + 1)
+    upper = scipy.stats.beta.ppf(1 - 0.1 * alpha, k2 + 1, n - k2)
+    upper = min(upper, 1 - lower)
+    icdf = scipy.stats.norm.ppf
+    if lower <= upper:
+        return -1, 0.0, lower
+    return label, sigma / 2 * (icdf(lower) - icdf(upper)), lower
 
 
 class Fake(
@@ -159,7 +173,8 @@ class Fake(
         outputs = answer(inputs, version, context)
         rows = len(next(iter(outputs.values())))
         facts = {**self.metadata, **self.versions.get(version, {})}
-        outputs["export"] = np.full(rows, metadata.identity(facts))
+        if spec.signature_name != "describe":
+            outputs["export"] = np.full(rows, metadata.identity(facts))
         for name, array in outputs.items():
             response.outputs[name].CopyFrom(tf.make_tensor_proto(array))
         if self.spoil is not None and spec.signature_name == "sample":
@@ -190,28 +205,48 @@ class Fake(
 
     def certify(self, inputs, version, context):
         self._fail(context)
-        rows = len(inputs["images"])
-        counts = np.tile(np.int64([990, 10, 0]), (rows, 1))
+        seeds, facts = self._seeds(inputs), self.versions[version]
+        selection = np.stack([votes(seed, 0, 100, version) for seed in seeds])
+        counts = np.stack([votes(seed, 100, 1_000, version) for seed in seeds])
+        sigma = facts.get("sigma", self.metadata["sigma"])
+        found = [
+            certificate(*pair, sigma=sigma)
+            for pair in zip(selection, counts, strict=True)
+        ]
+        label, radius, p_lower = map(np.array, zip(*found, strict=True))
         return {
-            "label": np.zeros(rows, np.int64),
-            "radius": np.full(rows, 0.75),
-            "p_lower": np.full(rows, 0.97),
+            "label": label,
+            "radius": radius,
+            "p_lower": p_lower,
             "counts": counts,
-            "selection_counts": counts // 10,
-            "n": np.full(rows, 1000),
-            "seed": np.zeros([rows, 2], np.int64),
+            "selection_counts": selection,
+            "n": np.full(len(seeds), 1_000),
+            "seed": seeds,
         }
 
     def predict(self, inputs, version, context):
         self._fail(context)
-        rows = len(inputs["images"])
+        seeds = self._seeds(inputs)
+        counts = np.stack([votes(seed, 0, 100, version) for seed in seeds])
+        top = np.sort(counts, -1)[:, :-3:-1]
+        tests = [
+            scipy.stats.binomtest(k, k + k2).pvalue for k, k2 in top.tolist()
+        ]
         return {
-            "label": np.ones(rows, np.int64),
-            "counts": np.tile(np.int64([1, 99, 0]), (rows, 1)),
-            "p_value": np.full(rows, 1e-9),
-            "n": np.full(rows, 100),
-            "seed": np.zeros([rows, 2], np.int64),
+            "label": np.where(np.array(tests) <= 0.001, counts.argmax(-1), -1),
+            "counts": counts,
+            "p_value": np.array(tests),
+            "n": np.full(len(seeds), 100),
+            "seed": seeds,
         }
+
+    def _seeds(self, inputs):
+        """Of the server's: fresh ones, or such that equal images share them."""
+        if self.metadata["seed"] == "fresh":
+            rows = len(inputs["images"])
+            return np.random.default_rng().integers(0, 2**62, [rows, 2])
+        sums = [int(image.sum() * 255) for image in inputs["images"]]
+        return np.int64([[number, -number] for number in sums])
 
     def _gone(self, version, context):
         context.abort(

@@ -20,6 +20,7 @@ from serving_fakes import ANEW
 from serving_fakes import CLASSES
 from serving_fakes import METADATA
 from serving_fakes import Fake
+from serving_fakes import certificate
 from serving_fakes import votes
 
 from rs_keras.serving import TLS
@@ -147,15 +148,49 @@ def test_certificates_are_scipys(fakes, images):
     assert found.settings["n0"] == 50
 
 
-def test_images_alone_are_one_request(fakes, images):
-    with client_of(*fakes) as client:
-        found = client.certify(images)
-        labels = client.predict(images).label
-    assert found.radius.tolist() == [0.75, 0.75]
+def is_right(found, labels):
+    """A certificate with the export's numbers, and a prediction."""
+    for row in range(len(found.label)):
+        seed = found.seed[row]
+        counts = votes(seed, 0, 100), votes(seed, 100, 1_000)
+        assert (found.selection_counts[row] == counts[0]).all()
+        assert (found.counts[row] == counts[1]).all()
+        label, radius, p_lower = certificate(*counts)
+        assert found.label[row] == label
+        np.testing.assert_allclose(found.radius[row], radius, rtol=1e-9)
+        np.testing.assert_allclose(found.p_lower[row], p_lower, rtol=1e-9)
+        assert (labels.counts[row] == votes(labels.seed[row], 0, 100)).all()
     assert found.settings["n"] == 1_000
-    assert labels.tolist() == [1, 1]
-    asked = [name for one in fakes for name in one.asked]
-    assert sorted(asked) == ["certify", *["describe"] * 3, "predict"]
+    assert (labels.label == 0).all()
+
+
+def test_images_alone_are_one_request_to_one_server(fake, images):
+    with client_of(fake) as client:
+        is_right(client.certify(images), client.predict(images))
+    assert fake.asked == ["describe", "certify", "predict"]
+
+
+def test_images_alone_are_shared_out_among_several_servers(fakes, images):
+    """So that no single one decides: a frozen one, or one that lies."""
+    fakes[0].before_sample = lambda n: time.sleep(20)
+    with client_of(*fakes) as client:
+        begun = time.monotonic()
+        is_right(client.certify(images), client.predict(images))
+        assert time.monotonic() - begun < 10
+    asked = {name for one in fakes for name in one.asked}
+    assert asked == {"describe", "sample"}
+
+
+def test_a_keyed_seed_is_one_request_that_any_server_may_answer(images):
+    with Fake(seed="keyed") as frozen, Fake(seed="keyed") as two:
+        frozen.always = 20.0
+        with client_of(frozen, two) as client:
+            begun = time.monotonic()
+            # Either is asked first, in turn.
+            for _ in range(2):
+                is_right(client.certify(images), client.predict(images))
+            assert time.monotonic() - begun < 15
+    assert {*frozen.asked, *two.asked} == {"describe", "certify", "predict"}
 
 
 def test_predict_with_a_seed(fakes, images):
@@ -232,7 +267,7 @@ def test_async_is_the_same(fakes, images):
     assert (counts == expected(0, 3_000)).all()
     assert (each[0][1].counts[0] == votes(SEEDS[0], 100, 500)).all()
     assert settings["n"] == 2_000
-    assert label.tolist() == [1, 1]
+    assert label.tolist() == [0, 0]
 
 
 def test_async_leaves_the_loop_free_and_can_be_cancelled(fake, images):
@@ -768,6 +803,8 @@ BAD_CLIENTS = {
     "version": (dict(servers="a:1", version=0), "`version`"),
     "timeout": (dict(servers="a:1", timeout=0), "`timeout`"),
     "retries": (dict(servers="a:1", retries=-1), "`retries`"),
+    "audit": (dict(servers="a:1", audit=1.5), r"`audit` must be in \[0, 1\]"),
+    "negative audit": (dict(servers="a:1", audit=-0.1), "`audit`"),
     "in flight": (dict(servers="a:1", in_flight=0), "`in_flight`"),
     "tls": (dict(servers="a:1", tls="yes"), "`tls`"),
 }

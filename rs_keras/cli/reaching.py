@@ -31,6 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> Any:
         help="seconds that one request may take (default: %(default)s)",
     )
     group.add_argument(
+        "--audit",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the chunks that another server repeats, to find one "
+        "that counts wrongly (default: %(default)s)",
+    )
+    group.add_argument(
         "--wait",
         type=float,
         default=0.0,
@@ -75,6 +83,7 @@ def client_of(args: argparse.Namespace, servers: str) -> "CertificationClient":
         version=args.model_version,
         timeout=args.timeout,
         tls=tls,
+        audit=args.audit,
     )
     if args.wait:
         client.wait_ready(args.wait)

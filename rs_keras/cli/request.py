@@ -70,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--n",
         type=int,
-        help="draws, made by all servers (default: one request, with the "
-        "export's own number); with --radius the most",
+        help="draws, made by all servers (default: the export's own number); "
+        "with --radius the most",
     )
     parser.add_argument(
         "--n0", type=int, help="draws that select the class (default: export's)"

@@ -15,13 +15,13 @@ from rs_keras.certifier import Certifier
 from rs_keras.checks import check_count
 from rs_keras.checks import check_not_negative
 from rs_keras.noise import fresh_seeds
+from rs_keras.serving import answers
 from rs_keras.serving.client import CertificationClient
 from rs_keras.serving.demo import pixels
 from rs_keras.serving.demo.examples import examples_for
 from rs_keras.serving.demo.journeys import ATTACK_STOPS
 from rs_keras.serving.demo.journeys import Traveller
 from rs_keras.serving.plans import certificate_of
-from rs_keras.verdicts import vote_certificate
 
 # A round arrives in about so many parts: enough for bars to be seen growing.
 _PARTS = 40
@@ -177,24 +177,17 @@ class Questions:
         seed: np.ndarray,
         settings: dict[str, Any],
     ) -> Certificate:
-        label, radius, p_lower = vote_certificate(
-            selection,
-            counts,
-            n,
-            settings["alpha"],
-            self._model.sigma,
-            settings["runner_up"],
-            self._model.distance,
+        drawn = np.array([n])
+        found = answers.certificate(
+            self._model, settings, selection, counts, drawn
         )
         return certificate_of(
             self._model,
             settings,
-            label=label.numpy(),
-            radius=radius.numpy(),
-            p_lower=p_lower.numpy(),
+            **found,
             counts=counts,
             selection_counts=selection,
-            n=np.array([n]),
+            n=drawn,
             seed=seed,
         )
 
