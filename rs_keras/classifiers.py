@@ -89,12 +89,13 @@ def network_of(model: Any) -> Any:
     return model.model if hasattr(model, "losses_of") else model
 
 
-def sigma_for(model: Any, sigma: float | None) -> float:
+def sigma_for(model: Any, sigma: float | None, default: float = 0.5) -> float:
     """Returns the sigma to smooth a model with.
 
     Args:
         model: As in `as_logits`, or a trainer, which knows its noise.
-        sigma: > 0; None for the trainer's, or 0.5 for any other model.
+        sigma: > 0; None for the trainer's, or `default` for any other model.
+        default: See `sigma`.
 
     Raises:
         ValueError: If `sigma` is not > 0, or not the trainer's. (A trainer
@@ -113,7 +114,7 @@ def sigma_for(model: Any, sigma: float | None) -> float:
     """
     is_trainer = hasattr(model, "losses_of")
     if sigma is None:
-        return getattr(model, "sigma0", 0.5) if is_trainer else 0.5
+        return getattr(model, "sigma0", default) if is_trainer else default
     sigma = check_positive("sigma", sigma)
     trained = getattr(model, "sigma", None) if is_trainer else None
     if isinstance(trained, float | int) and sigma != trained:

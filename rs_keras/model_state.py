@@ -36,9 +36,10 @@ _NOTES = frozenset(
     _inputs _outputs _inputs_struct _outputs_struct supports_jit
     _run_eagerly _jit_compile compiled loss optimizer steps_per_execution
     _initial_epoch _compute_loss_has_training_arg _compile_loss
-    _compile_metrics _compile_config _compiled_trainable_state _loss_tracker train_function test_function
-    predict_function unrolled_steps_per_execution stop_training history
-    stop_evaluating stop_predicting _eval_epoch_iterator
+    _compile_metrics _compile_config _compiled_trainable_state _loss_tracker
+    train_function test_function predict_function
+    unrolled_steps_per_execution stop_training history stop_evaluating
+    stop_predicting _eval_epoch_iterator
     """.split()
 )
 # Arrays and containers beyond these count by identity.
@@ -103,6 +104,9 @@ class WatchedModel:
     Args:
         model: As in `as_logits`.
 
+    Attributes:
+        traced: The classifier as a traced function, by image shape.
+
     Raises:
         ValueError: If `model` cannot be called.
 
@@ -128,7 +132,7 @@ class WatchedModel:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._logits = as_logits(model)
-        self._traced: dict[tuple[int, ...], ConcreteFunction] = {}
+        self.traced: dict[tuple[int, ...], ConcreteFunction] = {}
         self._state: ModelState | None = None
 
     def logits(self, images: tf.Tensor) -> tf.Tensor:
@@ -136,13 +140,18 @@ class WatchedModel:
         logits = self._logits(images)
         # Now: the first call may build layers, and a function of the caller's
         # may note its calls.
-        self._state = ModelState(self._model)
+        self._note()
         return logits
+
+    # Plain Python, also while a graph is traced.
+    @tf.autograph.experimental.do_not_convert
+    def _note(self) -> None:
+        self._state = ModelState(self._model)
 
     def trace(self, image_shape: tuple[int, ...]) -> ConcreteFunction:
         """Returns the classifier as a traced function; see `graphs`."""
         traced = traced_classifier(self.logits, image_shape)
-        self._traced[image_shape] = traced
+        self.traced[image_shape] = traced
         return traced
 
     def check_unchanged(self) -> None:
@@ -156,7 +165,7 @@ class WatchedModel:
         """
         if self._state is None or ModelState(self._model) == self._state:
             return
-        for shape, traced in self._traced.items():
+        for shape, traced in self.traced.items():
             now = None
             with contextlib.suppress(ValueError):
                 now = traced_classifier(self._logits, shape)
@@ -167,7 +176,7 @@ class WatchedModel:
                     "voting: make another certifier. Received: a model that "
                     "was edited since"
                 )
-        self._state = ModelState(self._model)
+        self._note()
 
 
 def _parts(one: Any) -> list[Any]:
@@ -188,8 +197,6 @@ def _parts(one: Any) -> list[Any]:
         return [one.__self__, one.__func__]
     if isinstance(one, functools.partial):
         return [one.func, one.args, one.keywords]
-    if isinstance(one, tf.types.experimental.PolymorphicFunction):
-        return [getattr(one, "python_function", None)]
     if _library_of(one) in _LIBRARIES:
         return []
     if isinstance(one, types.FunctionType):

@@ -185,8 +185,8 @@ def probe(
 def warn_of_range(traced: ConcreteFunction, image: np.ndarray) -> None:
     """Warns of a classifier that seems to want pixels in 0 .. 255.
 
-    In [0, 1] it sees next to nothing: its certificates would all be of one
-    class, with the largest radius.
+    In [0, 1] its logits barely change where in 0 .. 255 they do: certificates
+    would all be of one class, with the largest radius.
 
     Args:
         traced: The classifier as a traced function.
@@ -209,22 +209,30 @@ def warn_of_range(traced: ConcreteFunction, image: np.ndarray) -> None:
     >>> "Rescaling(255.0)" in str(caught[0].message)
     True
     """
-    logits = tf.cast(traced(tf.constant(_plain(image))), tf.float64).numpy()
-    if not np.isfinite(logits).all():
-        return
-    change = np.ptp(logits, axis=0).max()
-    largest = np.abs(logits).max()
-    if change <= _BARELY * largest:
-        share = change / largest if largest else 0.0
+    plain = _plain(image)
+    change, share = _change(traced, plain)
+    # A constant classifier has no range that it wants.
+    if share <= _BARELY < _change(traced, 255.0 * plain)[1]:
         warnings.warn(
             "the logits of `model` barely change between a black, a grey and a "
-            f"white image (by {share:.2%} of the largest). If it wants pixels "
-            "in 0 .. 255, or casts them to integers, put "
+            f"white image (by {change:.2g}, {share:.2%} of the largest). If it "
+            "wants pixels in 0 .. 255, or casts them to integers, put "
             "keras.layers.Rescaling(255.0) in front of it: images are in "
             "[0, 1] here",
             UserWarning,
             stacklevel=2,
         )
+
+
+def _change(
+    traced: ConcreteFunction, images: np.ndarray
+) -> tuple[float, float]:
+    """How far logits differ between images; also relative to the largest."""
+    logits = tf.cast(traced(tf.constant(images)), tf.float64).numpy()
+    if not np.isfinite(logits).all():
+        return np.inf, np.inf
+    change, largest = np.ptp(logits, axis=0).max(), np.abs(logits).max()
+    return float(change), float(change / largest) if largest else 0.0
 
 
 def _plain(image: np.ndarray) -> np.ndarray:
@@ -268,9 +276,9 @@ def _company(
         places = (kept + max(1, step % m)) % m
         # Other means, variances, and extremes than those of the rows.
         negative = 2.0 * (1.0 - rows) - 0.5
-        black_and_white = np.zeros_like(rows) + np.indices([m])[0].reshape(
-            [m, 1, 1, 1]
-        ) % 2
+        black_and_white = (
+            np.zeros_like(rows) + np.indices([m])[0].reshape([m, 1, 1, 1]) % 2
+        )
         batch = negative if number % 2 else black_and_white
         batch = batch.astype(np.float32)
         batch[places] = rows[kept]

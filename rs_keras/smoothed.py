@@ -21,7 +21,6 @@ from rs_keras.classifiers import count_classes
 from rs_keras.classifiers import image_shape
 from rs_keras.classifiers import sigma_for
 from rs_keras.ensembles import soft_predict
-from rs_keras.graphs import ConcreteFunction
 from rs_keras.model_state import WatchedModel
 from rs_keras.probe import FEW
 from rs_keras.probe import check_operations
@@ -56,7 +55,6 @@ _FIXED = (
 class _Graphs:
     """A sampler and its traced functions, for one image shape."""
 
-    traced: ConcreteFunction
     sampler: Sampler
     count: Callable[..., tf.Tensor]
     soft_sums: Callable[..., tf.Tensor]
@@ -240,7 +238,6 @@ class SmoothedClassifier:
             ]
             beta = tf.TensorSpec([], tf.float64)
             self._graphs[shape] = _Graphs(
-                traced,
                 sampler,
                 tf.function(self._shared(sampler.count), row),
                 tf.function(self._shared(sampler.soft_sums), [*row, beta]),
@@ -285,9 +282,10 @@ class SmoothedClassifier:
                 max(size, FEW),
             )
             classes = graphs.sampler.num_classes
-            probe(graphs.traced, noisy, size, classes, votes=not soft)
+            traced = self._watched.traced[shape]
+            probe(traced, noisy, size, classes, votes=not soft)
             if (shape, not soft) not in self._probed:
-                warn_of_range(graphs.traced, images[0])
+                warn_of_range(traced, images[0])
             self._probed.add((shape, soft))
         return images, graphs
 
