@@ -1,23 +1,16 @@
 """What a traced classifier depends on: its variables and its constants."""
 
-import functools
 import hashlib
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-# What tf.function traces: TensorFlow ships no types.
-ConcreteFunction = Any
+from rs_keras.graphs import PYTHON_OPS
+from rs_keras.graphs import ConcreteFunction as ConcreteFunction
+from rs_keras.graphs import operations
+from rs_keras.graphs import structure
 
-# Python code, which only the process that built the graph can run.
-_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _XLA = "_XlaMustCompile"
-
-# Attributes that say how something is called.
-_NAMES = ("container", "debug_name", "shared_name")
 
 
 def variables_of(count: ConcreteFunction) -> list[tf.Variable]:
@@ -54,60 +47,8 @@ def classifier_hash(logits: ConcreteFunction) -> str:
     for tensor in logits.captured_inputs:
         if tensor.dtype != tf.resource:
             _add(digest, tensor.numpy())
-    graph = logits.graph.as_graph_def()
-    functions = {part.signature.name: part for part in graph.library.function}
-
-    @functools.cache
-    def of_function(name: str) -> str:
-        called = functions[name]
-        arguments = [one.name for one in called.signature.input_arg]
-        returned = [called.ret[one.name] for one in called.signature.output_arg]
-        return _wired(arguments, called.node_def, returned, of_function)
-
-    returned = [tensor.name for tensor in logits.outputs]
-    digest.update(_wired([], graph.node, returned, of_function).encode())
+    digest.update(structure(logits).encode())
     return digest.hexdigest()
-
-
-def _wired(
-    arguments: Sequence[str],
-    nodes: Sequence[Any],
-    returned: Sequence[str],
-    of_function: Callable[[str], str],
-) -> str:
-    """Returns a hash of operations and of what each takes, by number."""
-    names = [*arguments, *(node.name for node in nodes)]
-    number = {name: str(place) for place, name in enumerate(names)}
-
-    def source(tensor: str) -> str:
-        name, *rest = tensor.lstrip("^").split(":")
-        return ":".join([number[name], *rest])
-
-    digest = hashlib.sha256()
-    for node in nodes:
-        digest.update(_told(node))
-        digest.update(",".join(map(source, node.input)).encode())
-        for _, value in sorted(node.attr.items()):
-            for one in _functions(value):
-                digest.update(of_function(one.name).encode())
-    digest.update(",".join(map(source, returned)).encode())
-    return digest.hexdigest()
-
-
-def _told(node: Any) -> bytes:
-    """Returns an operation with its attributes, constants among them."""
-    return node.op.encode() + b"".join(
-        key.encode() + value.SerializeToString(deterministic=True)
-        for key, value in sorted(node.attr.items())
-        if not (key.startswith("_") or key in _NAMES or _functions(value))
-    )
-
-
-def _functions(value: Any) -> list[Any]:
-    """Returns the functions that an attribute names."""
-    if value.WhichOneof("value") == "func":
-        return [value.func]
-    return list(value.list.func)
 
 
 def check_servable(count: ConcreteFunction) -> None:
@@ -116,16 +57,17 @@ def check_servable(count: ConcreteFunction) -> None:
     Raises:
         ValueError: If the classifier calls Python code or asks for XLA.
     """
-    graph = count.graph.as_graph_def()
-    for node in _nodes(graph):
-        if node.op in _PYTHON_OPS:
+    nodes = list(operations(count))
+    for node in nodes:
+        if node.op in PYTHON_OPS:
             raise ValueError(
                 "`model` must be made of TensorFlow operations to be served. "
                 f"Received: Python code ({node.op}), as of tf.py_function or "
                 "tf.numpy_function"
             )
-    attributes = [f.attr for f in graph.library.function]
-    attributes += [node.attr for node in _nodes(graph)]
+    library = count.graph.as_graph_def().library
+    attributes = [f.attr for f in library.function]
+    attributes += [node.attr for node in nodes]
     if any(_XLA in attr and attr[_XLA].b for attr in attributes):
         raise ValueError(
             "`model` must not be compiled with XLA to be served: TF Serving "
@@ -136,9 +78,3 @@ def check_servable(count: ConcreteFunction) -> None:
 def _add(digest: Any, array: Any) -> None:
     digest.update(f"{array.dtype}{list(array.shape)}".encode())
     digest.update(array.tobytes())
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def

@@ -46,11 +46,19 @@ class Certifier(SmoothedClassifier):
     probability at most alpha, for each image and over the noise.
 
     Args:
-        model: A Keras model, a loaded SavedModel or a function of TensorFlow
-            operations, from images in [0, 1] to logits. Normalisation belongs
-            inside it. The certificate is about this classifier in inference
-            mode.
-        sigma: Standard deviation of the noise, in pixel units, > 0.
+        model: A Keras model, a trainer, a loaded SavedModel or a function of
+            TensorFlow operations, from images in [0, 1] to logits.
+            Normalisation belongs inside it. It must be deterministic and
+            answer row by row: the logits of an image may depend on neither
+            the other images of a batch nor the pass. The first call looks for
+            random operations and compares whole passes, and refuses what
+            differs beyond rounding; `docs/certification.md` says what it
+            cannot see. The certificate is about this classifier in inference
+            mode; its weights may be trained on, but once its layers or
+            attributes change, calls are refused.
+        sigma: Standard deviation of the noise, in pixel units, > 0. When None,
+            0.5, or that of the trainer where `model` is one, whose sigma no
+            other may contradict.
         num_classes: Number of logits; from the model's output where it tells.
         batch_size: Noisy copies a pass; chosen for the device when None. No
             count depends on it.

@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras.checks import check_choice
+from rs_keras.checks import check_positive
+from rs_keras.graphs import ConcreteFunction
 from rs_keras.sampling import Logits
 
 
@@ -85,6 +87,43 @@ def network_of(model: Any) -> Any:
     inside may do more than that: it is a classifier of its own.
     """
     return model.model if hasattr(model, "losses_of") else model
+
+
+def sigma_for(model: Any, sigma: float | None, default: float = 0.5) -> float:
+    """Returns the sigma to smooth a model with.
+
+    Args:
+        model: As in `as_logits`, or a trainer, which knows its noise.
+        sigma: > 0; None for the trainer's, or `default` for any other model.
+        default: See `sigma`.
+
+    Raises:
+        ValueError: If `sigma` is not > 0, or not the trainer's. (A trainer
+            with a sigma for each example has no single one to differ from.)
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras.classifiers import sigma_for
+    >>> from rs_keras.trainers import Gaussian
+    >>> model = keras.Sequential([keras.Input([4, 4, 1]),
+    ...                           keras.layers.Flatten(),
+    ...                           keras.layers.Dense(2)])
+    >>> sigma_for(model, None), sigma_for(Gaussian(model, sigma=0.25), None)
+    (0.5, 0.25)
+    """
+    is_trainer = hasattr(model, "losses_of")
+    if sigma is None:
+        return getattr(model, "sigma0", default) if is_trainer else default
+    sigma = check_positive("sigma", sigma)
+    trained = getattr(model, "sigma", None) if is_trainer else None
+    if isinstance(trained, float | int) and sigma != trained:
+        raise ValueError(
+            "`sigma` must be the trainer's where `model` is a trainer: leave "
+            "it out, or certify `trainer.model` at another. Received: "
+            f"sigma={sigma}, trainer's sigma={trained}"
+        )
+    return sigma
 
 
 # From narrow to wide; the two of 16 bits in an order, so that there is one.
@@ -221,18 +260,18 @@ def _with_policy(config: dict[str, Any], policy: str) -> dict[str, Any]:
     return changed
 
 
-def count_classes(
-    logits: Logits, image_shape: Sequence[int], num_classes: int | None
-) -> int:
-    """Returns the number of columns of the logits, checked.
+def traced_classifier(
+    logits: Logits, image_shape: Sequence[int]
+) -> ConcreteFunction:
+    """Returns a classifier as a traced function of float32 [m, H, W, C].
 
     Raises:
-        ValueError: If the output is no matrix with a row an image, has fewer
-            than two columns, or another number than `num_classes`.
+        ValueError: If it is not made of TensorFlow operations, or cannot take
+            images of this shape.
     """
     spec = tf.TensorSpec([None, *image_shape], tf.float32)
     try:
-        traced = tf.function(logits).get_concrete_function(spec)
+        return tf.function(logits).get_concrete_function(spec)
     except (
         AttributeError,
         TypeError,
@@ -244,6 +283,15 @@ def count_classes(
             f"{list(image_shape)} into logits with TensorFlow operations. "
             f"It failed: {error}"
         ) from error
+
+
+def count_classes(traced: ConcreteFunction, num_classes: int | None) -> int:
+    """Returns the number of columns of a traced classifier's logits, checked.
+
+    Raises:
+        ValueError: If the output is no matrix with a row an image, has fewer
+            than two columns, or another number than `num_classes`.
+    """
     output = traced.structured_outputs
     shape = getattr(output, "shape", None)
     if shape is None or shape.rank != 2 or not output.dtype.is_floating:
@@ -344,57 +392,3 @@ def _is_numbers(value: Any) -> bool:
     with contextlib.suppress(ValueError, TypeError, NotImplementedError):
         return np.asarray(value).dtype.kind in "if"
     return False
-
-
-# Passes of other sizes may sum in another order: not bit for bit equal.
-_SAME = 1e-3
-_SAME_SHORT = 5e-2
-
-
-def probe(
-    logits: Logits, images: tf.Tensor, num_classes: int, votes: bool = True
-) -> None:
-    """Runs the classifier once on some noisy images and looks at the answer.
-
-    Args:
-        logits: The classifier.
-        images: float32 [m, H, W, C], m >= 4.
-        num_classes: How many logits an image must get. A vote for a class
-            beyond them would be lost, and the certificate not true.
-        votes: Whether only the largest logit counts. Then rows of zeros and
-            ones (hard decisions) are as good as logits.
-
-    Raises:
-        ValueError: If it gives other than `num_classes` numbers an image,
-            probabilities, or an answer for one image that depends on the others
-            in the batch.
-    """
-    whole = tf.cast(logits(images), tf.float32)
-    wanted = [len(images), num_classes]
-    if whole.shape.as_list() != wanted:
-        raise ValueError(
-            "`model` must return one row of `num_classes` logits an image. "
-            f"Received: shape={whole.shape.as_list()} for {wanted[0]} images, "
-            f"num_classes={num_classes}"
-        )
-    sums_to_one = tf.abs(tf.reduce_sum(whole, -1) - 1.0) < 1e-2
-    hard = votes and bool(tf.reduce_all((whole == 0.0) | (whole == 1.0)))
-    if bool(tf.reduce_all(whole >= 0.0) & tf.reduce_all(sums_to_one)):
-        if not hard:
-            raise ValueError(
-                "`model` must return logits, without softmax. Received: rows "
-                "that sum to one; remove the last softmax layer"
-            )
-    if not bool(tf.reduce_all(tf.math.is_finite(whole))):
-        return
-    # Half of the images, in the other order: each must get the same row.
-    half = tf.cast(logits(images[::-2]), tf.float32)
-    short = logits(images[:1]).dtype in (tf.bfloat16, tf.float16)
-    size = tf.reduce_max(tf.abs(whole)) + 1e-6
-    gap = tf.reduce_max(tf.abs(whole[::-2] - half)) / size
-    if float(gap) > (_SAME_SHORT if short else _SAME):
-        raise ValueError(
-            "`model` must answer each image by itself. Received: logits that "
-            f"change by {float(gap):.1%} with the other images in the batch "
-            "(batch normalisation in training mode?)"
-        )

@@ -28,7 +28,9 @@ class _AdjustableCertifier(Certifier):
     """A certifier whose sigma moves from image to image without retracing."""
 
     def __init__(self, model: Any, sigma: float, **arguments: Any) -> None:
-        super().__init__(model, sigma, **arguments)
+        # Where the choice of sigma starts need not be a trainer's sigma.
+        super().__init__(model, **arguments)
+        self.__dict__["sigma"] = sigma
         # One for the graphs of all image shapes: `at` must reach every one.
         self._variable = tf.Variable(
             self.sigma, dtype=tf.float64, trainable=False

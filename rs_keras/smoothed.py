@@ -16,13 +16,17 @@ from rs_keras.checks import check_choice
 from rs_keras.checks import check_count
 from rs_keras.checks import check_images
 from rs_keras.checks import check_positive
-from rs_keras.classifiers import as_logits
 from rs_keras.classifiers import compute_dtype
 from rs_keras.classifiers import computing_in
 from rs_keras.classifiers import count_classes
 from rs_keras.classifiers import image_shape
-from rs_keras.classifiers import probe
+from rs_keras.classifiers import sigma_for
 from rs_keras.ensembles import soft_predict
+from rs_keras.model_state import WatchedModel
+from rs_keras.probe import FEW
+from rs_keras.probe import check_operations
+from rs_keras.probe import probe
+from rs_keras.probe import warn_of_range
 from rs_keras.sampling import NOISE_MODES
 from rs_keras.sampling import Sampler
 from rs_keras.sampling import noise_distance
@@ -75,7 +79,7 @@ class SmoothedClassifier:
     def __init__(
         self,
         model: Any,
-        sigma: float = 0.5,
+        sigma: float | None = None,
         num_classes: int | None = None,
         batch_size: int | None = None,
         strategy: tf.distribute.Strategy | None = None,
@@ -84,7 +88,7 @@ class SmoothedClassifier:
         key: Key = None,
     ) -> None:
         self.model = model
-        self.sigma = check_positive("sigma", sigma)
+        self.sigma = sigma_for(model, sigma)
         if num_classes is not None:
             num_classes = check_count("num_classes", num_classes, 2)
         if batch_size is not None:
@@ -97,7 +101,8 @@ class SmoothedClassifier:
         self._key = None if key is None else load_key(key)
         # What votes: a copy where it computes in another type than `model`.
         self.computing = model if dtype is None else computing_in(model, dtype)
-        self._logits = as_logits(self.computing)
+        self._watched = WatchedModel(self.computing)
+        self._logits = self._watched.logits
         self._graphs: dict[tuple[int, ...], _Graphs] = {}
         self._probed: set[tuple[tuple[int, ...], bool]] = set()
         self._passes = (
@@ -241,11 +246,14 @@ class SmoothedClassifier:
         return noise_distance(self.noise, self.sigma, image_shape)
 
     def _graphs_for(self, shape: tuple[int, ...]) -> _Graphs:
+        self._watched.check_unchanged()
         if shape not in self._graphs:
+            traced = self._watched.trace(shape)
+            check_operations(traced)
             sampler = Sampler(
                 self._logits,
                 self._deviation(),
-                count_classes(self._logits, shape, self.num_classes),
+                count_classes(traced, self.num_classes),
                 shape,
                 self.batch_size or _pass_size(shape),
                 self.noise,
@@ -293,11 +301,18 @@ class SmoothedClassifier:
         graphs = self._graphs_for(shape)
         if (shape, soft) not in self._probed:
             seed = tf.zeros([2], tf.int64)
+            size = graphs.sampler.batch_size
             noisy = graphs.sampler.noisy(
-                tf.constant(images[0]), seed, tf.constant(0, tf.int64), 8
+                tf.constant(images[0]),
+                seed,
+                tf.constant(0, tf.int64),
+                max(size, FEW),
             )
             classes = graphs.sampler.num_classes
-            probe(self._logits, noisy, classes, votes=not soft)
+            traced = self._watched.traced[shape]
+            probe(traced, noisy, size, classes, votes=not soft)
+            if (shape, not soft) not in self._probed:
+                warn_of_range(traced, images[0])
             self._probed.add((shape, soft))
         return images, graphs
 

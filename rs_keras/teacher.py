@@ -22,12 +22,15 @@ from rs_keras.checks import check_count
 from rs_keras.checks import check_distributions
 from rs_keras.checks import check_images
 from rs_keras.classifiers import fingerprint
+from rs_keras.classifiers import sigma_for
 from rs_keras.evaluation import selected
 from rs_keras.files import written_whole
 from rs_keras.log_format import differences
 from rs_keras.log_format import json_values
 from rs_keras.noise import fold_in
 
+# Of the teacher, as in the paper.
+_SIGMA = 0.25
 # So many images between two writes.
 _CHUNK = 32
 
@@ -35,7 +38,7 @@ _CHUNK = 32
 def smoothed_labels(
     model: Any,
     dataset: str | tf.data.Dataset | Iterable,
-    sigma: float = 0.25,
+    sigma: float | None = None,
     n: int = 10_000,
     path: str | os.PathLike[str] | None = None,
     seed: int = 0,
@@ -65,7 +68,8 @@ def smoothed_labels(
         model: As in `rs_keras.Certifier`.
         dataset: A name as in `rs_keras.datasets.load`, or what yields (image,
             label), batched or not, in the same order each time.
-        sigma: Of the teacher's noise, > 0.
+        sigma: Of the teacher's noise, > 0. When None, 0.25, or a trainer's own
+            (see `rs_keras.Certifier`).
         n: Draws an example, >= 1.
         path: A `.npz` file; None keeps the labels in memory only.
         seed: Of the noise.
@@ -100,6 +104,7 @@ def smoothed_labels(
     - [Jeong et al., 2023](https://arxiv.org/abs/2212.09000), section 3
     """
     check_count("n", n)
+    sigma = sigma_for(model, sigma, _SIGMA)
     certifier = Certifier(model, sigma, strategy=strategy)
     if isinstance(dataset, str):
         name: str | None = f"{dataset}/{split}"

@@ -7,7 +7,9 @@ import scipy.stats
 import tensorflow as tf
 
 from rs_keras import Certifier
+from rs_keras import DataDependentCertifier
 from rs_keras import noise
+from rs_keras import smoothed_labels
 from rs_keras import trainers
 from rs_keras.classifiers import compute_dtype
 from rs_keras.verdicts import decide_label
@@ -590,3 +592,49 @@ def test_a_certifier_of_ones_own_may_set_what_it_hands_on(linear, images):
     found = Own(linear, 0.1).certify(images, n=100, seed=1)
     wanted = Certifier(linear, 0.1).certify(images, n=100, seed=1)
     np.testing.assert_array_equal(found.counts, wanted.counts)
+
+
+def test_the_sigma_of_a_trainer_is_its_certifiers(model, images):
+    trainer = trainers.Gaussian(model, sigma=0.25)
+    assert Certifier(trainer).sigma == 0.25
+    assert Certifier(trainer, sigma=0.25).sigma == 0.25
+    assert Certifier(trainer, 0.25).settings()["sigma"] == 0.25
+    wanted = Certifier(model, sigma=0.25).sample(images, n=100)
+    np.testing.assert_array_equal(
+        Certifier(trainer).sample(images, n=100), wanted
+    )
+    assert Certifier(model).sigma == 0.5
+
+
+def test_another_sigma_than_the_trainers_is_refused(model):
+    trainer = trainers.Gaussian(model, sigma=0.25)
+    with pytest.raises(
+        ValueError, match="`sigma` must be the .*sigma=0.5, trainer's sigma=0.2"
+    ):
+        Certifier(trainer, sigma=0.5)
+    # The network alone may be smoothed with any, and a choice of sigma may
+    # start anywhere.
+    assert Certifier(trainer.model, sigma=0.5).sigma == 0.5
+    assert DataDependentCertifier(trainer, 0.5).settings()["sigma0"] == 0.5
+
+
+def test_a_trainer_with_many_sigmas_has_no_single_one(model):
+    sigmas = trainers.PerExampleSigma(0.25, num_examples=9)
+    trainer = trainers.Gaussian(model, sigma=sigmas)
+    assert Certifier(trainer).sigma == 0.25
+    assert Certifier(trainer, sigma=0.5).sigma == 0.5
+
+
+def test_a_teacher_that_is_a_trainer_has_its_own_sigma(model, images):
+    data = [(image, 0) for image in images]
+    made = {"n": 100, "progress": False}
+    trainer = trainers.Gaussian(model, sigma=0.5)
+    np.testing.assert_array_equal(
+        smoothed_labels(trainer, data, **made),
+        smoothed_labels(model, data, 0.5, **made),
+    )
+    # Without one, it is the paper's.
+    np.testing.assert_array_equal(
+        smoothed_labels(model, data, **made),
+        smoothed_labels(model, data, 0.25, **made),
+    )
