@@ -125,7 +125,8 @@ class TestMeasures:
 
         def share(count):
             i, half, zero = np.arange(m), np.full(m, 0.5), np.zeros(m)
-            log = CertificationLog(i, zero, zero, half, i < count, zero)
+            predict = np.where(i < count, 0, 1)
+            log = CertificationLog(i, zero, predict, half, i < count, zero)
             return log.certified_accuracy(0.25, rho=rho, alpha=alpha)
 
         p = Fraction(str(alpha))
@@ -242,7 +243,7 @@ class TestReading:
             ),
             pytest.param(
                 HEADER + ROWS + "20\t2\t2\t0.5\t1\t15.4\n",
-                "line 6: example 20 was in line 3 already",
+                "line 6: `idx` must be in one row only. Received: idx=20",
                 id="again",
             ),
         ],
@@ -283,6 +284,7 @@ class TestReading:
 class TestWriting:
     def test_what_is_written_is_read(self, path):
         settings = {**SETTINGS, "bound": "clopper_pearson", "runner_up": True}
+        settings["n"] = 10_000
         with LogWriter(path, settings, extra=["n_used"]) as writer:
             writer.write(3, 7, 7, 1.25, 0.5, n_used=400)
             writer.write(4, 7, 2, 0.5, 0.25, n_used=100)
