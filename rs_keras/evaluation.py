@@ -3,12 +3,14 @@
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from itertools import islice
 from typing import TYPE_CHECKING
 from typing import Any
@@ -29,6 +31,10 @@ from rs_keras.decision import Decision
 from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
 from rs_keras.log_format import read_settings
+from rs_keras.log_hashes import EXAMPLE
+from rs_keras.log_hashes import FIRST
+from rs_keras.log_hashes import begun_header
+from rs_keras.log_hashes import example_hash
 from rs_keras.noise import example_seed
 from rs_keras.noise import fresh_seeds
 
@@ -57,8 +63,10 @@ def certify_dataset(
 
     The log is one line an example, flushed; beside it, `<path>.json` holds the
     settings. Stopped at any moment, the same call goes on where it was; under
-    other settings, or with other weights, it refuses. (A function without
-    `variables` has none to compare: that it is the same is up to you.)
+    other settings, with other weights or on other examples, it refuses. (A
+    function without `variables` has none to compare: that it is the same is up
+    to you.) Examples that the log holds are compared as the data set yields
+    them, by a hash of image and label, before the next one is certified.
 
     Args:
         certifier: The certifier; or a client of it, which has several examples
@@ -83,8 +91,13 @@ def certify_dataset(
         The whole log.
 
     Raises:
-        ValueError: For arguments out of range, or a log of other settings.
+        ValueError: For arguments out of range, or a log of other settings or
+            other examples (names the first that differs).
         OSError: If the log cannot be written.
+
+    Warns:
+        UserWarning: If the log holds lines without hashes, as older versions
+            wrote them: of its examples, only the labels are compared.
 
     Example:
 
@@ -198,8 +211,8 @@ class _Examples(NamedTuple):
     shard: tuple[int, int] | None = None
 
 
-# (idx, label), an image [1, H, W, C] and its seed.
-_Keyed = tuple[tuple[int, int], np.ndarray, Any]
+# (idx, label, hash), an image [1, H, W, C] and its seed.
+_Keyed = tuple[tuple[int, int, str], np.ndarray, Any]
 
 
 def _one_by_one(examine: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,14 +243,22 @@ def _logged(
     strategy = getattr(certifier, "strategy", None)
     seed = settings["seed"] = _seed_of(path, given.seed, strategy)
     # In the format of the authors, a sigma of its own is a column.
-    own = ("sigma",) if settings.get("scope") == "per_input_sigma" else ()
-    with LogWriter(path, settings, (*EXTRA, *own)) as writer:
+    extra = [*EXTRA]
+    if settings.get("scope") == "per_input_sigma":
+        extra.append("sigma")
+    first, stream = _first_hash(given.dataset)
+    hashed = _is_hashed(path, first)
+    if hashed:
+        settings[FIRST] = first
+        extra.append(EXAMPLE)
+    chosen = _selected(stream, skip, max_examples, given.shard)
+    with LogWriter(path, settings, extra, checksum=hashed) as writer:
+        if not hashed:
+            _warn_without_hashes(path)
         radii = list(writer.previous.radius * writer.previous.correct)
         missing = (
-            ((idx, label), image, example_seed(seed, idx))
-            for idx, image, label in selected(
-                given.dataset, skip, max_examples, given.shard
-            )
+            ((idx, label, found), image, example_seed(seed, idx))
+            for idx, image, label, found in _compared(chosen, writer)
             if idx not in writer.done
         )
         bar = tqdm(
@@ -248,10 +269,11 @@ def _logged(
             disable=not given.progress,
         )
         begun = time.perf_counter()
-        for (idx, label), found in bar:
+        for (idx, label, example), found in bar:
             line = line_of(found)
             # Since the last line: a fleet has several images in hand.
             seconds = time.perf_counter() - begun
+            own = {EXAMPLE: example} if hashed else {}
             writer.write(
                 idx,
                 label,
@@ -261,11 +283,79 @@ def _logged(
                 n=line.n,
                 p_top=f"{line.share:.6f}",
                 **line.own,
+                **own,
             )
             radii.append(line.radius * (line.predict == label))
             bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
             begun = time.perf_counter()
     return CertificationLog.read(path)
+
+
+def _first_hash(
+    dataset: tf.data.Dataset | Iterable,
+) -> tuple[str | None, Iterator[tuple[np.ndarray, np.ndarray]]]:
+    """Returns the hash of example 0, and all examples, with that one."""
+    examples = _examples(dataset)
+    first = list(islice(examples, 1))
+    found = [example_hash(image, label) for image, label in first]
+    return (found[0] if found else None), chain(first, examples)
+
+
+def _is_hashed(path: str | os.PathLike[str], first: str | None) -> bool:
+    """Whether the log holds hashes of its examples, or will.
+
+    Raises ValueError if it does, and example 0 has another one than `first`.
+    """
+    header = begun_header(path)
+    if header is None:
+        return True
+    there = read_settings(path).get(FIRST, first)
+    if EXAMPLE in header and there != first:
+        raise ValueError(_another(path, 0, f"hash {there} there, {first} now"))
+    return EXAMPLE in header
+
+
+def _warn_without_hashes(path: str | os.PathLike[str]) -> None:
+    warnings.warn(
+        f"{os.fspath(path)} was begun by a version that wrote no hashes of "
+        "examples: only their labels are compared with those of `dataset`, not "
+        "the images. It is continued without hashes and checksums.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _compared(
+    examples: Iterable[tuple[int, np.ndarray, int]], writer: LogWriter
+) -> Iterator[tuple[int, np.ndarray, int, str]]:
+    """Yields each example with its hash; raises for one that was another."""
+    done = writer.previous
+    hashes = done.extra.get(EXAMPLE, [None] * len(done))
+    known = dict(
+        zip(
+            done.idx.tolist(),
+            zip(done.label.tolist(), hashes, strict=True),
+            strict=True,
+        )
+    )
+    for idx, image, label in examples:
+        found = example_hash(image[0], label)
+        old_label, old = known.get(idx, (label, found))
+        if label != old_label:
+            what = f"label {old_label} there, {label} now"
+            raise ValueError(_another(writer.path, idx, what))
+        if old not in (None, found):
+            what = f"hash {old} there, {found} now, of the image and its label"
+            raise ValueError(_another(writer.path, idx, what))
+        yield idx, image, label, found
+
+
+def _another(path: str | os.PathLike[str], idx: int, what: str) -> str:
+    return (
+        f"{os.fspath(path)} was made of another data set: example {idx} is not "
+        f"the same ({what}). Pass the data set that it was begun with, or "
+        "choose another name"
+    )
 
 
 def _checked(shard: Sequence[int], seed: int | str | None) -> list[int]:
@@ -314,7 +404,16 @@ def selected(
     skip = check_count("skip", skip)
     if max_examples is not None:
         max_examples = check_count("max_examples", max_examples)
-    chosen = islice(enumerate(_examples(dataset)), 0, None, skip)
+    yield from _selected(_examples(dataset), skip, max_examples, shard)
+
+
+def _selected(
+    examples: Iterable[tuple[np.ndarray, np.ndarray]],
+    skip: int,
+    max_examples: int | None,
+    shard: tuple[int, int] | None,
+) -> Iterator[tuple[int, np.ndarray, int]]:
+    chosen = islice(enumerate(examples), 0, None, skip)
     number, count = shard or (0, 1)
     own = islice(islice(chosen, max_examples), number, None, count)
     for idx, (image, label) in own:

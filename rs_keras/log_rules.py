@@ -28,7 +28,7 @@ from rs_keras.log_format import rounded_down
 # should not have to wait for.
 _TOP_SHARE = 0.9
 
-# Covers the roundings of a limit that is computed in another way than the radii.
+# Covers the roundings of a limit that is computed otherwise than the radii.
 _ROUNDING = 1e-6
 
 # Whole numbers beyond are no longer exact in float64.
@@ -47,7 +47,7 @@ class RowError(ValueError):
     >>> from rs_keras import CertificationLog
     >>> CertificationLog([0, 1], [7, 7], [7, 7], [0.5, -1.0], [1, 1], [2, 2])
     Traceback (most recent call last):
-    rs_keras.log_rules.RowError: row 1: `radius` must be a finite number >= 0. ...
+    rs_keras.log_rules.RowError: row 1: `radius` must be a finite number ...
     """
 
     def __init__(self, row: int, rule: str) -> None:

@@ -123,7 +123,7 @@ def test_overlaps(folder):
         },
         time=np.zeros(4),
         settings=shards[1].settings,
-        extra={"n": np.zeros(4), "p_top": np.zeros(4)},
+        extra={name: np.zeros(4) for name in shards[0].extra},
     )
     with pytest.raises(ValueError, match="must not overlap. Twice: 0"):
         CertificationLog.merge([shards[0], double, shards[2]])
