@@ -3,14 +3,12 @@
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 from itertools import islice
 from typing import TYPE_CHECKING
 from typing import Any
@@ -30,11 +28,13 @@ from rs_keras.classifiers import fingerprint
 from rs_keras.decision import Decision
 from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
+from rs_keras.log_examples import compared
+from rs_keras.log_examples import first_hash
+from rs_keras.log_examples import is_hashed
+from rs_keras.log_examples import warn_without_hashes
 from rs_keras.log_format import read_settings
 from rs_keras.log_hashes import EXAMPLE
 from rs_keras.log_hashes import FIRST
-from rs_keras.log_hashes import begun_header
-from rs_keras.log_hashes import example_hash
 from rs_keras.noise import example_seed
 from rs_keras.noise import fresh_seeds
 
@@ -246,19 +246,19 @@ def _logged(
     extra = [*EXTRA]
     if settings.get("scope") == "per_input_sigma":
         extra.append("sigma")
-    first, stream = _first_hash(given.dataset)
-    hashed = _is_hashed(path, first)
+    first, stream = first_hash(_examples(given.dataset))
+    hashed = is_hashed(path, first)
     if hashed:
         settings[FIRST] = first
         extra.append(EXAMPLE)
     chosen = _selected(stream, skip, max_examples, given.shard)
     with LogWriter(path, settings, extra, checksum=hashed) as writer:
         if not hashed:
-            _warn_without_hashes(path)
+            warn_without_hashes(path)
         radii = list(writer.previous.radius * writer.previous.correct)
         missing = (
             ((idx, label, found), image, example_seed(seed, idx))
-            for idx, image, label, found in _compared(chosen, writer)
+            for idx, image, label, found in compared(chosen, writer)
             if idx not in writer.done
         )
         bar = tqdm(
@@ -289,73 +289,6 @@ def _logged(
             bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
             begun = time.perf_counter()
     return CertificationLog.read(path)
-
-
-def _first_hash(
-    dataset: tf.data.Dataset | Iterable,
-) -> tuple[str | None, Iterator[tuple[np.ndarray, np.ndarray]]]:
-    """Returns the hash of example 0, and all examples, with that one."""
-    examples = _examples(dataset)
-    first = list(islice(examples, 1))
-    found = [example_hash(image, label) for image, label in first]
-    return (found[0] if found else None), chain(first, examples)
-
-
-def _is_hashed(path: str | os.PathLike[str], first: str | None) -> bool:
-    """Whether the log holds hashes of its examples, or will.
-
-    Raises ValueError if it does, and example 0 has another one than `first`.
-    """
-    header = begun_header(path)
-    if header is None:
-        return True
-    there = read_settings(path).get(FIRST, first)
-    if EXAMPLE in header and there != first:
-        raise ValueError(_another(path, 0, f"hash {there} there, {first} now"))
-    return EXAMPLE in header
-
-
-def _warn_without_hashes(path: str | os.PathLike[str]) -> None:
-    warnings.warn(
-        f"{os.fspath(path)} was begun by a version that wrote no hashes of "
-        "examples: only their labels are compared with those of `dataset`, not "
-        "the images. It is continued without hashes and checksums.",
-        UserWarning,
-        stacklevel=4,
-    )
-
-
-def _compared(
-    examples: Iterable[tuple[int, np.ndarray, int]], writer: LogWriter
-) -> Iterator[tuple[int, np.ndarray, int, str]]:
-    """Yields each example with its hash; raises for one that was another."""
-    done = writer.previous
-    hashes = done.extra.get(EXAMPLE, [None] * len(done))
-    known = dict(
-        zip(
-            done.idx.tolist(),
-            zip(done.label.tolist(), hashes, strict=True),
-            strict=True,
-        )
-    )
-    for idx, image, label in examples:
-        found = example_hash(image[0], label)
-        old_label, old = known.get(idx, (label, found))
-        if label != old_label:
-            what = f"label {old_label} there, {label} now"
-            raise ValueError(_another(writer.path, idx, what))
-        if old not in (None, found):
-            what = f"hash {old} there, {found} now, of the image and its label"
-            raise ValueError(_another(writer.path, idx, what))
-        yield idx, image, label, found
-
-
-def _another(path: str | os.PathLike[str], idx: int, what: str) -> str:
-    return (
-        f"{os.fspath(path)} was made of another data set: example {idx} is not "
-        f"the same ({what}). Pass the data set that it was begun with, or "
-        "choose another name"
-    )
 
 
 def _checked(shard: Sequence[int], seed: int | str | None) -> list[int]:

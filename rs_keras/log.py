@@ -191,7 +191,8 @@ class CertificationLog:
 
         Raises:
             ValueError: If a shard is missing or there twice, the settings
-                differ, or the examples overlap or have gaps.
+                or example 0 of the data set differ, or the examples overlap or
+                have gaps.
 
         Example:
 
