@@ -6,8 +6,8 @@ bound is never above its exact value and an upper bound never below, so that
 "with probability at least 1 - alpha" survives the arithmetic.
 
 Python and NumPy arguments are checked. Tensors are not: a row that makes no
-sense (n < 1, k > n, NaN, a part of a vote) gets the bounds that are always true, 0 and 1, and
-the radius 0.
+sense (n < 1, k > n, a part of a vote, NaN) gets the bounds that are always
+true, 0 and 1, and the radius 0.
 """
 
 import math
@@ -143,7 +143,8 @@ def two_count(
         of the broadcast shape. The radius is rounded down, 0 where it abstains.
 
     Raises:
-        ValueError: If an argument is a number or array out of its range.
+        ValueError: If an argument is a number or array out of its range, or a
+            count is not whole.
 
     Example:
 

@@ -66,7 +66,9 @@ def certify_dataset(
     other settings, with other weights or on other examples, it refuses. (A
     function without `variables` has none to compare: that it is the same is up
     to you.) Examples that the log holds are compared as the data set yields
-    them, by a hash of image and label, before the next one is certified.
+    them, by a hash of image and label, before the next one is certified. (Of a
+    log without hashes, from an older version, only the labels are: a warning
+    says so.)
 
     Args:
         certifier: The certifier; or a client of it, which has several examples
@@ -94,10 +96,6 @@ def certify_dataset(
         ValueError: For arguments out of range, or a log of other settings or
             other examples (names the first that differs).
         OSError: If the log cannot be written.
-
-    Warns:
-        UserWarning: If the log holds lines without hashes, as older versions
-            wrote them: of its examples, only the labels are compared.
 
     Example:
 

@@ -164,7 +164,7 @@ class CertificationLog:
         >>> def log(radius, correct):
         ...     ones = [1, 1]
         ...     return CertificationLog(
-        ...         [0, 1], ones, ones, radius, correct, ones)
+        ...         [0, 1], ones, correct, radius, correct, ones)
         >>> small, large = log([0.5, 0.5], [1, 1]), log([1.5, 0.0], [1, 0])
         >>> best = CertificationLog.envelope([small, large], name="best sigma")
         >>> best.certified_accuracy([0.25, 1.0])
@@ -376,7 +376,8 @@ class Envelope:
     >>> from rs_keras import CertificationLog
     >>> def log(radius, correct):
     ...     ones = [1, 1]
-    ...     return CertificationLog([0, 1], ones, ones, radius, correct, ones)
+    ...     return CertificationLog(
+    ...         [0, 1], ones, correct, radius, correct, ones)
     >>> small, large = log([0.5, 0.5], [1, 1]), log([1.5, 0.0], [1, 0])
     >>> best = CertificationLog.envelope([small, large])
     >>> best.certified_accuracy([0.25, 1.0])
