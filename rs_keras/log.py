@@ -564,7 +564,7 @@ class LogWriter:
             )
         correct = int(predict == label and predict != ABSTAIN)
         floor = log_format.rounded_down(radius)
-        own = [idx, label, predict, float(floor), correct, time]
+        own: list[Any] = [idx, label, predict, float(floor), correct, time]
         self._check_row(own, extra)
         own[3:] = floor, correct, f"{time:.6f}"
         values = [str(value) for value in own]

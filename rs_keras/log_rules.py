@@ -98,11 +98,7 @@ def checked(
 
 
 def _whole(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.size and array.dtype.kind not in "iuf":
-        raise ValueError(
-            f"`{name}` must hold whole numbers. Received: dtype={array.dtype}"
-        )
+    array = _array(name, values, "iuf", "whole numbers")
     good = array <= np.iinfo(np.int64).max
     if array.dtype.kind == "f":
         good = (np.abs(array) < _EXACT) & (array == np.floor(array))
@@ -111,34 +107,31 @@ def _whole(name: str, values: Any) -> np.ndarray:
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.size and array.dtype.kind not in "iuf":
-        raise ValueError(
-            f"`{name}` must hold numbers. Received: dtype={array.dtype}"
-        )
-    return array.astype(np.float64)
+    return _array(name, values, "iuf", "numbers").astype(np.float64)
 
 
 def _flags(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.size and array.dtype.kind not in "biuf":
-        raise ValueError(
-            f"`{name}` must hold True or False. Received: dtype={array.dtype}"
-        )
+    array = _array(name, values, "biuf", "True or False")
     _check(name, "be 0 or 1", array, (array == 0) | (array == 1))
     return array.astype(bool)
 
 
-def _check(
-    name: str, rule: str, values: np.ndarray, good: np.ndarray, more: str = ""
-) -> None:
+def _array(name: str, values: Any, kinds: str, what: str) -> np.ndarray:
+    """Returns an array, which must be empty or of one of NumPy's `kinds`."""
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in kinds:
+        raise ValueError(
+            f"`{name}` must hold {what}. Received: dtype={array.dtype}"
+        )
+    return array
+
+
+def _check(name: str, rule: str, values: np.ndarray, good: np.ndarray) -> None:
     """Raises RowError for the first row that is not `good`."""
     if not np.all(good):
         row = int(np.argmin(np.ravel(good)))
         value = np.ravel(values)[row].item()
-        raise RowError(
-            row, f"`{name}` must {rule}. Received: {name}={value!r}{more}"
-        )
+        raise RowError(row, f"`{name}` must {rule}. Received: {name}={value!r}")
 
 
 def _check_values(log: Mapping[str, np.ndarray]) -> None:
