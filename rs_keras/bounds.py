@@ -6,8 +6,8 @@ bound is never above its exact value and an upper bound never below, so that
 "with probability at least 1 - alpha" survives the arithmetic.
 
 Python and NumPy arguments are checked. Tensors are not: a row that makes no
-sense (n < 1, k > n, NaN) gets the bounds that are always true, 0 and 1, and
-the radius 0.
+sense (n < 1, k > n, a part of a vote, NaN) gets the bounds that are always
+true, 0 and 1, and the radius 0.
 """
 
 import math
@@ -25,10 +25,12 @@ from rs_keras.confidence import bernstein_lower
 from rs_keras.confidence import binomial_pvalue
 from rs_keras.confidence import check_all
 from rs_keras.confidence import check_alpha
+from rs_keras.confidence import check_votes
 from rs_keras.confidence import clopper_pearson_lower
 from rs_keras.confidence import clopper_pearson_upper
 from rs_keras.confidence import float64
 from rs_keras.confidence import hoeffding_lower
+from rs_keras.confidence import possible_votes
 
 __all__ = [
     "TwoCount",
@@ -139,7 +141,7 @@ def two_count(
 
     Args:
         k: Votes for the chosen class, whole numbers in [0, n].
-        k2: The largest number of votes for another class, in [0, n].
+        k2: The largest number of votes for another class, in [0, n - k].
         n: Votes in all. Below 1 it abstains.
         alpha: Error probability, in (0, 1).
         sigma: Standard deviation of the noise, > 0.
@@ -152,7 +154,8 @@ def two_count(
         of the broadcast shape. The radius is rounded down, 0 where it abstains.
 
     Raises:
-        ValueError: If an argument is a number or array out of its range.
+        ValueError: If an argument is a number or array out of its range, or a
+            count is not whole.
 
     Example:
 
@@ -169,11 +172,15 @@ def two_count(
     """
     _check_sigma(sigma)
     check_alpha(alpha)
+    check_votes(k, k2, n)
     alpha, sigma = float64(alpha), float64(sigma)
     lower = clopper_pearson_lower(k, n, (1 - RUNNER_UP_SHARE) * alpha)
     lower = lowered(lower, distance)
     upper = clopper_pearson_upper(k2, n, RUNNER_UP_SHARE * alpha)
     upper = raised(upper, distance)
+    possible = possible_votes(k, k2, n)
+    lower = tf.where(possible, lower, 0.0)
+    upper = tf.where(possible, upper, 1.0)
     upper = tf.minimum(upper, (1 - lower) * (1 + ROUNDING))
     certified = tf.logical_and(lower > upper, sigma > 0)
     top = _quantile(tf.where(certified, lower, 0.75))

@@ -219,7 +219,8 @@ def check_same_examples(logs: Sequence[CertificationLog]) -> None:
     >>> from rs_keras import CertificationLog
     >>> from rs_keras.comparison import check_same_examples
     >>> def log(label):
-    ...     return CertificationLog([0], [label], [1], [0.5], [1], [1.0])
+    ...     return CertificationLog(
+    ...         [0], [label], [label], [0.5], [1], [1.0])
     >>> check_same_examples([log(1), log(1)])
     >>> check_same_examples([log(1), log(2)])
     Traceback (most recent call last):

@@ -35,7 +35,8 @@ def clopper_pearson_lower(k: Value, n: Value, alpha: Value) -> tf.Tensor:
         bound for n up to 1e7.
 
     Raises:
-        ValueError: If `k` or `alpha` is a number or array out of its range.
+        ValueError: If `k`, `n` or `alpha` is a number or array out of its range
+            or, for the former two, not whole.
 
     Example:
 
@@ -46,7 +47,7 @@ def clopper_pearson_lower(k: Value, n: Value, alpha: Value) -> tf.Tensor:
     References:
     - [Clopper and Pearson, 1934](https://doi.org/10.1093/biomet/26.4.404)
     """
-    k, n, alpha, valid = _counts(k, n, alpha)
+    k, n, alpha, valid = _counts(k, n, alpha, whole=True)
     valid = tf.logical_and(valid, k > 0)
     successes = tf.where(valid, k, 1.0)
     lower, _ = _limit(successes, n, alpha)
@@ -68,7 +69,7 @@ def clopper_pearson_upper(k: Value, n: Value, alpha: Value) -> tf.Tensor:
     >>> round(float(bounds.clopper_pearson_upper(10, 1000, 0.001)), 6)
     0.023964
     """
-    k, n, alpha, valid = _counts(k, n, alpha)
+    k, n, alpha, valid = _counts(k, n, alpha, whole=True)
     valid = tf.logical_and(valid, k < n)
     # At most k successes are at least n - k failures.
     failures = tf.where(valid, n - k, 1.0)
@@ -90,7 +91,7 @@ def binomial_pvalue(c1: Value, c2: Value) -> tf.Tensor:
         float64, of the broadcast shape, in [0, 1].
 
     Raises:
-        ValueError: If a count is a number or array below 0.
+        ValueError: If a count is a number or array below 0, or not whole.
 
     Example:
 
@@ -103,9 +104,12 @@ def binomial_pvalue(c1: Value, c2: Value) -> tf.Tensor:
     """
     check_all("c1", c1, "be >= 0", lambda value: value >= 0)
     check_all("c2", c2, "be >= 0", lambda value: value >= 0)
+    check_whole("c1", c1)
+    check_whole("c2", c2)
     c1, c2 = float64(c1), float64(c2)
     n = c1 + c2
     valid = tf.logical_and(tf.minimum(c1, c2) >= 0, n >= 1)
+    valid = tf.logical_and(valid, tf.logical_and(_whole(c1), _whole(c2)))
     k = tf.where(valid, tf.maximum(c1, c2), 1.0)
     n = tf.where(valid, n, 1.0)
     log_half = tf.fill(tf.shape(k), tf.constant(-math.log(2), tf.float64))
@@ -200,20 +204,27 @@ def float64(value: Value) -> tf.Tensor:
 
 
 def _counts(
-    k: Value, n: Value, alpha: Value, name: str = "k"
+    k: Value, n: Value, alpha: Value, name: str = "k", whole: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns k, n and alpha, checked, in float64, and which rows make sense.
+
+    Counts of votes are `whole`; sums of soft predictions are not.
 
     Those that do not are replaced by something harmless, so that no NaN comes
     up, and all four have the broadcast shape.
     """
     check_alpha(alpha)
+    if whole:
+        check_whole(name, k)
+        check_whole("n", n)
     check_all(name, k, "be >= 0", lambda value: value >= 0)
     if not tf.is_tensor(n):
         limit = np.maximum(np.asarray(n, np.float64), 0)
         check_all(name, k, f"be <= n={n!r}", lambda value: value <= limit)
     k, n, alpha = float64(k), float64(n), float64(alpha)
     ranges = [n >= 1, k >= 0, k <= n, alpha > 0, alpha < 1]
+    if whole:
+        ranges += [_whole(k), _whole(n)]
     valid = ranges[0]
     for one in ranges[1:]:
         valid = tf.logical_and(valid, one)
@@ -268,6 +279,38 @@ def _halves(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     scaled = a * (2.0**27 + 1)
     high = scaled - (scaled - a)
     return high, a - high
+
+
+def _whole(value: tf.Tensor) -> tf.Tensor:
+    """Returns which values are whole numbers; NaN is none."""
+    return tf.equal(value, tf.floor(value))
+
+
+def check_whole(name: str, value: Value) -> None:
+    """Raises ValueError for a number or array that holds a fraction."""
+    check_all(
+        name, value, "be a whole number", lambda value: value == np.floor(value)
+    )
+
+
+def possible_votes(k: Value, k2: Value, n: Value) -> tf.Tensor:
+    """Returns which rows hold votes for two classes that n draws can give."""
+    k, k2, n = float64(k), float64(k2), float64(n)
+    ranges = tf.logical_and(k2 >= 0, k + k2 <= n)
+    return tf.logical_and(ranges, _whole(k2))
+
+
+def check_votes(k: Value, k2: Value, n: Value) -> None:
+    """Raises ValueError for numbers or arrays of more than n votes in all."""
+    check_whole("k2", k2)
+    if any(map(tf.is_tensor, (k, k2, n))):
+        return
+    total = np.asarray(k, np.float64) + np.asarray(k2, np.float64)
+    if np.any(total > np.maximum(n, 0)):
+        raise ValueError(
+            "`k2` must be <= n - k: a draw votes for one class. "
+            f"Received: k={k!r}, k2={k2!r}, n={n!r}"
+        )
 
 
 def check_alpha(alpha: Value) -> None:

@@ -28,7 +28,13 @@ from rs_keras.classifiers import fingerprint
 from rs_keras.decision import Decision
 from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
+from rs_keras.log_examples import compared
+from rs_keras.log_examples import first_hash
+from rs_keras.log_examples import is_hashed
+from rs_keras.log_examples import warn_without_hashes
 from rs_keras.log_format import read_settings
+from rs_keras.log_hashes import EXAMPLE
+from rs_keras.log_hashes import FIRST
 from rs_keras.noise import example_seed
 from rs_keras.noise import fresh_seeds
 
@@ -57,8 +63,12 @@ def certify_dataset(
 
     The log is one line an example, flushed; beside it, `<path>.json` holds the
     settings. Stopped at any moment, the same call goes on where it was; under
-    other settings, or with other weights, it refuses. (A function without
-    `variables` has none to compare: that it is the same is up to you.)
+    other settings, with other weights or on other examples, it refuses. (A
+    function without `variables` has none to compare: that it is the same is up
+    to you.) Examples that the log holds are compared as the data set yields
+    them, by a hash of image and label, before the next one is certified. (Of a
+    log without hashes, from an older version, only the labels are: a warning
+    says so.)
 
     Args:
         certifier: The certifier; or a client of it, which has several examples
@@ -83,7 +93,8 @@ def certify_dataset(
         The whole log.
 
     Raises:
-        ValueError: For arguments out of range, or a log of other settings.
+        ValueError: For arguments out of range, or a log of other settings or
+            other examples (names the first that differs).
         OSError: If the log cannot be written.
 
     Example:
@@ -198,8 +209,8 @@ class _Examples(NamedTuple):
     shard: tuple[int, int] | None = None
 
 
-# (idx, label), an image [1, H, W, C] and its seed.
-_Keyed = tuple[tuple[int, int], np.ndarray, Any]
+# (idx, label, hash), an image [1, H, W, C] and its seed.
+_Keyed = tuple[tuple[int, int, str], np.ndarray, Any]
 
 
 def _one_by_one(examine: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,14 +241,22 @@ def _logged(
     strategy = getattr(certifier, "strategy", None)
     seed = settings["seed"] = _seed_of(path, given.seed, strategy)
     # In the format of the authors, a sigma of its own is a column.
-    own = ("sigma",) if settings.get("scope") == "per_input_sigma" else ()
-    with LogWriter(path, settings, (*EXTRA, *own)) as writer:
+    extra = [*EXTRA]
+    if settings.get("scope") == "per_input_sigma":
+        extra.append("sigma")
+    first, stream = first_hash(_examples(given.dataset))
+    hashed = is_hashed(path, first)
+    if hashed:
+        settings[FIRST] = first
+        extra.append(EXAMPLE)
+    chosen = _selected(stream, skip, max_examples, given.shard)
+    with LogWriter(path, settings, extra, checksum=hashed) as writer:
+        if not hashed:
+            warn_without_hashes(path)
         radii = list(writer.previous.radius * writer.previous.correct)
         missing = (
-            ((idx, label), image, example_seed(seed, idx))
-            for idx, image, label in selected(
-                given.dataset, skip, max_examples, given.shard
-            )
+            ((idx, label, found), image, example_seed(seed, idx))
+            for idx, image, label, found in compared(chosen, writer)
             if idx not in writer.done
         )
         bar = tqdm(
@@ -248,10 +267,11 @@ def _logged(
             disable=not given.progress,
         )
         begun = time.perf_counter()
-        for (idx, label), found in bar:
+        for (idx, label, example), found in bar:
             line = line_of(found)
             # Since the last line: a fleet has several images in hand.
             seconds = time.perf_counter() - begun
+            own = {EXAMPLE: example} if hashed else {}
             writer.write(
                 idx,
                 label,
@@ -261,6 +281,7 @@ def _logged(
                 n=line.n,
                 p_top=f"{line.share:.6f}",
                 **line.own,
+                **own,
             )
             radii.append(line.radius * (line.predict == label))
             bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
@@ -314,7 +335,16 @@ def selected(
     skip = check_count("skip", skip)
     if max_examples is not None:
         max_examples = check_count("max_examples", max_examples)
-    chosen = islice(enumerate(_examples(dataset)), 0, None, skip)
+    yield from _selected(_examples(dataset), skip, max_examples, shard)
+
+
+def _selected(
+    examples: Iterable[tuple[np.ndarray, np.ndarray]],
+    skip: int,
+    max_examples: int | None,
+    shard: tuple[int, int] | None,
+) -> Iterator[tuple[int, np.ndarray, int]]:
+    chosen = islice(enumerate(examples), 0, None, skip)
     number, count = shard or (0, 1)
     own = islice(islice(chosen, max_examples), number, None, count)
     for idx, (image, label) in own:

@@ -22,9 +22,15 @@ import numpy as np
 import scipy.special
 
 from rs_keras import log_format
+from rs_keras import log_rules
 from rs_keras.certificate import ABSTAIN
+from rs_keras.checks import check_count
 from rs_keras.checks import check_probability
 from rs_keras.log_format import read_settings
+from rs_keras.log_hashes import CHECKSUM
+from rs_keras.log_hashes import FIRST
+from rs_keras.log_hashes import line_checksum
+from rs_keras.log_rules import RowError
 
 __all__ = ["CertificationLog", "Envelope", "LogWriter", "read_settings"]
 
@@ -44,6 +50,14 @@ class CertificationLog:
         settings: What it was made with (sigma, n0, n, alpha, bound, ...); empty
             if that is not known.
         extra: Further columns: float64 [m] if all are numbers, else strings.
+
+    Raises:
+        ValueError: If a column is of another type or length, or a row breaks a
+            rule (names both): numbers are finite and not negative, each `idx`
+            is there once, `correct` is 1 where `predict` is `label` and not -1.
+            And with the settings: each `idx` is a multiple of `skip`, no
+            radius is above what `n` draws can give, and those of a decision are
+            0 or were asked for.
 
     Example:
 
@@ -73,15 +87,10 @@ class CertificationLog:
     extra: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kinds = (np.int64, np.int64, np.int64, np.float64, bool, np.float64)
-        for column, kind in zip(log_format.COLUMNS, kinds, strict=True):
-            values = np.asarray(getattr(self, column), kind)
+        given = {name: getattr(self, name) for name in log_format.COLUMNS}
+        found = log_rules.checked(given, self.settings, self.extra)
+        for column, values in found.items():
             object.__setattr__(self, column, values)
-            if values.shape != self.idx.shape or values.ndim != 1:
-                raise ValueError(
-                    f"`{column}` must be a vector as long as `idx`. Received: "
-                    f"shape={list(values.shape)}, idx {list(self.idx.shape)}"
-                )
 
     @classmethod
     def read(
@@ -96,7 +105,9 @@ class CertificationLog:
                 a number that lost its last digits looks like any other.
 
         Raises:
-            ValueError: If it is no such log; names the line and what is wrong.
+            ValueError: If it is no such log, a line does not agree with its
+                checksum, or a row breaks a rule of `CertificationLog`; names
+                the line and what is wrong.
             OSError: If there is no such file.
 
         Example:
@@ -111,11 +122,32 @@ class CertificationLog:
         """
         path = Path(path)
         columns, _ = log_format.parse(path, recover)
+        return cls._of(path, columns, read_settings(path))
+
+    @classmethod
+    def _of(
+        cls,
+        path: Path,
+        columns: Mapping[str, np.ndarray],
+        settings: Mapping[str, Any],
+    ) -> "CertificationLog":
+        """Returns the log of the columns of a file."""
+        if columns and FIRST in settings and CHECKSUM not in columns:
+            raise ValueError(
+                f"{path}, line 1: must name the column {CHECKSUM}, as the "
+                "settings beside it tell: the header was altered. Received: "
+                f"{' '.join(columns)!r}"
+            )
+        extra = {k: v for k, v in columns.items() if k != CHECKSUM}
         nothing = np.zeros(0)
-        own = {name: columns.pop(name, nothing) for name in log_format.COLUMNS}
-        settings = read_settings(path)
+        own = {name: extra.pop(name, nothing) for name in log_format.COLUMNS}
         name = path.name.removesuffix(".tsv")
-        return cls(**own, name=name, settings=settings, extra=columns)
+        try:
+            return cls(**own, name=name, settings=settings, extra=extra)
+        except RowError as error:
+            # After the header, and counted from 1.
+            where = f"{path}, line {error.row + 2}"
+            raise ValueError(f"{where}: {error.rule}") from error
 
     @staticmethod
     def envelope(
@@ -132,7 +164,7 @@ class CertificationLog:
         >>> def log(radius, correct):
         ...     ones = [1, 1]
         ...     return CertificationLog(
-        ...         [0, 1], ones, ones, radius, correct, ones)
+        ...         [0, 1], ones, correct, radius, correct, ones)
         >>> small, large = log([0.5, 0.5], [1, 1]), log([1.5, 0.0], [1, 0])
         >>> best = CertificationLog.envelope([small, large], name="best sigma")
         >>> best.certified_accuracy([0.25, 1.0])
@@ -159,7 +191,8 @@ class CertificationLog:
 
         Raises:
             ValueError: If a shard is missing or there twice, the settings
-                differ, or the examples overlap or have gaps.
+                or example 0 of the data set differ, or the examples overlap or
+                have gaps.
 
         Example:
 
@@ -343,7 +376,8 @@ class Envelope:
     >>> from rs_keras import CertificationLog
     >>> def log(radius, correct):
     ...     ones = [1, 1]
-    ...     return CertificationLog([0, 1], ones, ones, radius, correct, ones)
+    ...     return CertificationLog(
+    ...         [0, 1], ones, correct, radius, correct, ones)
     >>> small, large = log([0.5, 0.5], [1, 1]), log([1.5, 0.0], [1, 0])
     >>> best = CertificationLog.envelope([small, large])
     >>> best.certified_accuracy([0.25, 1.0])
@@ -391,6 +425,8 @@ class LogWriter:
         settings: What the log is made with; JSON values. They are written
             beside the log.
         extra: Names of further columns.
+        checksum: Whether each line ends with a checksum: see
+            `rs_keras.log_hashes`.
 
     Attributes:
         done: set of int, the numbers of the examples that the log holds.
@@ -398,7 +434,8 @@ class LogWriter:
 
     Raises:
         ValueError: If there is a log made under other settings (names each one
-            that differs), or without any, or a file that is no log.
+            that differs), or without any, or a file that is no log, or one
+            with an altered line.
         OSError: If the file cannot be written, or another process writes it.
 
     Example:
@@ -421,15 +458,19 @@ class LogWriter:
         path: str | os.PathLike[str],
         settings: Mapping[str, Any],
         extra: Sequence[str] = (),
+        checksum: bool = False,
     ) -> None:
         self.path = Path(path)
         self.settings = log_format.json_values(settings)
         self._extra = tuple(extra)
+        self._header = [*log_format.COLUMNS, *self._extra]
+        if checksum:
+            self._header.append(CHECKSUM)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab")
         try:
             self._lock()
-            self._resume([*log_format.COLUMNS, *self._extra])
+            self._resume()
         except BaseException:
             self._file.close()
             raise
@@ -448,21 +489,21 @@ class LogWriter:
             # A file system without locks.
             pass
 
-    def _resume(self, header: Sequence[str]) -> None:
+    def _resume(self) -> None:
         columns, size = log_format.parse(self.path, recover=True)
         if columns and len(columns["idx"]):
-            self._check_same(list(columns), header)
+            self._check_same(list(columns))
         else:
-            log_format.check_fresh(self.path, size, header)
-            size = 0
+            log_format.check_fresh(self.path, size, self._header)
+            columns, size = {}, 0
+        self.previous = CertificationLog._of(self.path, columns, self.settings)
         # The settings before the header: a log without any is refused.
         log_format.write_settings(self.path, self.settings)
         self._file.truncate(size)
         if not size:
-            self._append(header)
-        self.previous = CertificationLog.read(self.path)
+            self._append(self._header)
 
-    def _check_same(self, found: Sequence[str], header: Sequence[str]) -> None:
+    def _check_same(self, found: Sequence[str]) -> None:
         old = read_settings(self.path)
         if not old:
             raise ValueError(
@@ -477,10 +518,10 @@ class LogWriter:
                 "continued; choose another name, or the same settings. "
                 f"Differing: {differing}"
             )
-        if found != header:
+        if found != self._header:
             raise ValueError(
                 f"{self.path} has other columns and cannot be continued: "
-                f"{' '.join(found)} there, {' '.join(header)} now"
+                f"{' '.join(found)} there, {' '.join(self._header)} now"
             )
 
     def write(
@@ -503,9 +544,13 @@ class LogWriter:
             **extra: The values of the further columns.
 
         Raises:
-            ValueError: If a value is out of its range, `idx` was written
-                before, or the columns are not those of the log.
+            ValueError: If a value is out of its range or breaks a rule of
+                `CertificationLog`, `idx` was written before, or the columns are
+                not those of the log.
         """
+        idx = check_count("idx", idx, 0)
+        label = check_count("label", label, -1)
+        predict = check_count("predict", predict, -1)
         if idx in self.done:
             raise ValueError(f"`idx` must be new to the log. Received: {idx}")
         if not (math.isfinite(radius) and radius >= 0):
@@ -519,11 +564,15 @@ class LogWriter:
             )
         correct = int(predict == label and predict != ABSTAIN)
         floor = log_format.rounded_down(radius)
-        values = [extra[name] for name in self._extra]
-        self._append(
-            [idx, label, predict, floor, correct, f"{time:.6f}", *values]
-        )
-        self.done.add(int(idx))
+        own: list[Any] = [idx, label, predict, float(floor), correct, time]
+        self._check_row(own, extra)
+        own[3:] = floor, correct, f"{time:.6f}"
+        values = [str(value) for value in own]
+        values += [str(extra[name]) for name in self._extra]
+        if self._header[-1] == CHECKSUM:
+            values.append(line_checksum(self._header)(values))
+        self._append(values)
+        self.done.add(idx)
 
     def close(self) -> None:
         """Closes the file.
@@ -550,6 +599,18 @@ class LogWriter:
     ) -> None:
         self.close()
 
-    def _append(self, values: Sequence[Any]) -> None:
+    def _check_row(self, own: Sequence[Any], extra: Mapping[str, Any]) -> None:
+        """Raises ValueError for a row that could not be read back."""
+        columns = {
+            name: np.array([value])
+            for name, value in zip(log_format.COLUMNS, own, strict=True)
+        }
+        further = {name: [value] for name, value in extra.items()}
+        try:
+            log_rules.checked(columns, self.settings, further)
+        except RowError as error:
+            raise ValueError(error.rule) from error
+
+    def _append(self, values: Sequence[str]) -> None:
         self._file.write(log_format.line(values))
         self._file.flush()

@@ -4,7 +4,6 @@
 """
 
 import json
-import math
 import os
 import re
 import tempfile
@@ -15,8 +14,13 @@ from decimal import ROUND_FLOOR
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+
+from rs_keras.log_hashes import CHECKSUM
+from rs_keras.log_hashes import EXAMPLE
+from rs_keras.log_hashes import line_checksum
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 
@@ -24,8 +28,19 @@ COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 # to something that was never proved.
 _RADIUS_STEP = Decimal("0.000001")
 
+# Python's int() and float() also take "1_0", " 7" and other scripts' digits.
+# What has 18 digits fits into an int64.
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_CLASS = re.compile(rf"-1|{_WHOLE.pattern}")
+_NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_UNSIGNED = re.compile(_NUMBER)
+_SIGNED = re.compile(rf"[+-]?(?:{_NUMBER}|nan|inf)", re.IGNORECASE)
+
 # h:mm:ss, as str(timedelta) writes it.
-_CLOCK = re.compile(r"(?:(\d+) days?, )?(\d+):([0-5]\d):([0-5]\d(?:\.\d+)?)")
+_CLOCK = re.compile(
+    r"(?:([0-9]+) days?, )?([0-9]+):([0-5][0-9]):([0-5][0-9](?:\.[0-9]+)?)"
+)
+_TIME = re.compile(f"{_NUMBER}|{_CLOCK.pattern}")
 
 
 def parse(
@@ -43,13 +58,14 @@ def parse(
         file they come from.
 
     Raises:
-        ValueError: If it is no log; names the line and what is wrong.
+        ValueError: If it is no log, or a line does not agree with its checksum;
+            names the line and what is wrong.
         OSError: If there is no such file.
     """
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     try:
-        lines = data[:whole].decode().splitlines()
+        lines = data[:whole].decode().split("\n")[:-1]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a text file ({error.reason})") from error
     if whole < len(data) and not recover:
@@ -63,14 +79,15 @@ def parse(
         raise ValueError(
             f"{path}, line 1: the header is missing, file is empty"
         )
+    # As Windows ends lines.
+    lines = [line.removesuffix("\r") for line in lines]
     header = _header(path, lines[0])
-    rows = [
-        _row(f"{path}, line {number}", header, line)
-        for number, line in enumerate(lines[1:], 2)
-    ]
-    _check_unique(path, [row["idx"] for row in rows])
-    columns = {name: [row[name] for row in rows] for name in header}
-    return {name: _array(name, columns[name]) for name in header}, whole
+    rows = _rows(path, header, lines[1:])
+    columns = {
+        name: _array(path, name, [row[place] for row in rows])
+        for place, name in enumerate(header)
+    }
+    return columns, whole
 
 
 def _header(path: Path, line: str) -> list[str]:
@@ -89,54 +106,57 @@ def _header(path: Path, line: str) -> list[str]:
     return header
 
 
-def _row(where: str, header: Sequence[str], line: str) -> dict[str, Any]:
-    texts = line.split("\t")
-    if len(texts) != len(header):
-        raise ValueError(
-            f"{where}: must have {len(header)} tab-separated columns. "
-            f"Received: {line[:80]!r}"
-        )
-    row: dict[str, Any] = dict(zip(header, texts, strict=True))
-    for name, (reader, rule) in _READERS.items():
-        try:
-            row[name] = reader(row[name])
-        except ValueError as error:
+def _rows(
+    path: Path, header: Sequence[str], lines: Sequence[str]
+) -> list[list[str]]:
+    """Returns the values of each line, as many as columns, not altered."""
+    rows = [line.split("\t") for line in lines]
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
             raise ValueError(
-                f"{where}: `{name}` must be {rule}. Received: {row[name]!r}"
-            ) from error
-    if row["correct"] and row["predict"] != row["label"]:
+                f"{path}, line {number}: must have {len(header)} tab-separated "
+                f"columns. Received: {lines[number - 2][:80]!r}"
+            )
+    if header[-1] != CHECKSUM:
+        return rows
+    checksum = line_checksum(header)
+    for number, row in enumerate(rows, 2):
+        if row[-1] != checksum(row):
+            raise ValueError(
+                f"{path}, line {number}: does not agree with its checksum: the "
+                "line or the header was altered after it was written. Remove "
+                "the line to certify the example again. Received: "
+                f"{lines[number - 2][:80]!r}"
+            )
+    return rows
+
+
+def _array(path: Path, name: str, texts: Sequence[str]) -> np.ndarray:
+    """Returns a column: of the type that it has, or of numbers, or text."""
+    if name not in _FORMS:
+        return _numbers_or_text(name, texts)
+    form = _FORMS[name]
+    if not all(map(form.pattern.fullmatch, texts)):
+        fits = form.pattern.fullmatch
+        bad = next(i for i, text in enumerate(texts) if not fits(text))
         raise ValueError(
-            f"{where}: `correct` must be 0 unless `predict` is `label`. "
-            f"Received: {line[:80]!r}"
+            f"{path}, line {bad + 2}: `{name}` must be {form.rule}. "
+            f"Received: {texts[bad]!r}"
         )
-    return row
+    return np.array([*map(form.read, texts)], form.dtype)
 
 
-def _whole_number(text: str) -> int:
-    number = int(text)
-    if number < -1:
-        raise ValueError
-    return number
-
-
-def _index(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
-
-
-def _not_negative(text: str) -> float:
-    number = float(text)
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError
-    return number
+def _numbers_or_text(name: str, texts: Sequence[str]) -> np.ndarray:
+    # A hash of digits alone is no number.
+    if name in (EXAMPLE, CHECKSUM) or not all(map(_SIGNED.fullmatch, texts)):
+        return np.array(texts, str)
+    return np.array([*map(float, texts)], np.float64)
 
 
 def _seconds(text: str) -> float:
     clock = _CLOCK.fullmatch(text)
     if clock is None:
-        return _not_negative(text)
+        return float(text)
     days, hours, minutes, seconds = clock.groups(default="0")
     return (
         (int(days) * 24 + int(hours)) * 3600
@@ -145,39 +165,23 @@ def _seconds(text: str) -> float:
     )
 
 
-def _zero_or_one(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError
-    return text == "1"
+class _Form(NamedTuple):
+    """How the values of a column are written."""
+
+    pattern: re.Pattern[str]
+    read: Callable[[str], Any]
+    dtype: type
+    rule: str
 
 
-_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "idx": (_index, "a whole number >= 0"),
-    "label": (_whole_number, "a class number (-1: not known)"),
-    "predict": (_whole_number, "a class number (-1: abstained)"),
-    "radius": (_not_negative, "a finite number >= 0"),
-    "correct": (_zero_or_one, "0 or 1"),
-    "time": (_seconds, "seconds, or h:mm:ss"),
+_FORMS = {
+    "idx": _Form(_WHOLE, int, np.int64, "a whole number >= 0"),
+    "label": _Form(_CLASS, int, np.int64, "a class number (-1: not known)"),
+    "predict": _Form(_CLASS, int, np.int64, "a class number (-1: abstained)"),
+    "radius": _Form(_UNSIGNED, float, np.float64, "a finite number >= 0"),
+    "correct": _Form(re.compile("[01]"), "1".__eq__, bool, "0 or 1"),
+    "time": _Form(_TIME, _seconds, np.float64, "seconds, or h:mm:ss"),
 }
-
-
-def _check_unique(path: Path, idx: Sequence[int]) -> None:
-    first: dict[int, int] = {}
-    for line, number in enumerate(idx, 2):
-        if first.setdefault(number, line) != line:
-            raise ValueError(
-                f"{path}, line {line}: example {number} was in line "
-                f"{first[number]} already"
-            )
-
-
-def _array(name: str, values: Sequence[Any]) -> np.ndarray:
-    if name in COLUMNS:
-        return np.array(values)
-    try:
-        return np.array([float(value) for value in values])
-    except ValueError:
-        return np.array(values, str)
 
 
 def check_fresh(path: Path, size: int, header: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from rs_keras import log_format
 from rs_keras.files import written_whole
 from rs_keras.log import CertificationLog
+from rs_keras.log_hashes import FIRST
 
 # How many of the examples at fault a message names.
 _NAMED = 5
@@ -85,6 +86,7 @@ def check(logs: Sequence[CertificationLog]) -> None:
             f"{', '.join(strange)}"
         )
     for log in logs[1:]:
+        _check_same_data(logs[0], log)
         differing = log_format.differences(_common(logs[0]), _common(log))
         count = log_format.differences(
             {"shards": logs[0].settings["shard"][1]},
@@ -102,6 +104,16 @@ def check(logs: Sequence[CertificationLog]) -> None:
     if found != wanted:
         raise ValueError(
             f"`logs` must be all shards, each once: {wanted}. Received: {found}"
+        )
+
+
+def _check_same_data(one: CertificationLog, other: CertificationLog) -> None:
+    """Shards share no example, but each knows the hash of example 0."""
+    hashes = [log.settings.get(FIRST) for log in (one, other)]
+    if None not in hashes and hashes[0] != hashes[1]:
+        raise ValueError(
+            "shards must be of the same data set. Example 0 differs between "
+            f"{one.name} (hash {hashes[0]}) and {other.name} (hash {hashes[1]})"
         )
 
 

@@ -426,6 +426,34 @@ class TestShapesAndNonsense:
             wanted = 1 if name in ("upper", "pvalue") else 0
             assert (value.numpy() == wanted).all(), (name, value)
 
+    def test_symbolic_votes_that_cannot_be_certify_nothing(self):
+        # More votes than draws, parts of votes; and one that can be.
+        rows = [[9, 9, 10], [99.5, 0, 100], [99, 0.5, 100], [99, 0, 99.5]]
+        rows = tf.constant([*rows, [99, 1, 100]], tf.float64)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float64)])
+        def everything(rows):
+            k, k2, n = tf.unstack(rows, axis=1)
+            found = bounds.two_count(k, k2, n, 0.05, 1.0)
+            return {
+                "radius": found.radius,
+                "certified": tf.logical_not(found.abstain),
+                "lower": found.lower,
+                "certificate": bounds.certificate(k, k2, n, 0.05, 1.0)[1],
+            }
+
+        for name, value in everything(rows).items():
+            found = value.numpy()
+            assert found[-1] > 0, name
+            assert (found[:-1] == 0).all(), name
+        counts = tf.constant([9.5, 9.0], tf.float64)
+        p_values = bounds.binomial_pvalue(counts, 0).numpy()
+        assert p_values[0] == 1 and p_values[1] < 0.01
+
+    def test_soft_sums_need_not_be_whole(self):
+        assert float(bounds.hoeffding_lower(99.5, 100, 0.05)) > 0
+        assert float(bounds.bernstein_lower(99.5, 99.1, 100, 0.05)) > 0
+
     def test_runs_in_a_session_from_a_saved_model(self, tmp_path):
         class Module(tf.Module):
             @tf.function(
@@ -463,6 +491,26 @@ class TestShapesAndNonsense:
             (lambda: bounds.clopper_pearson_upper(11, 10, 0.1), "<= n=10"),
             (lambda: bounds.hoeffding_lower(11.0, 10, 0.1), "`total` must"),
             (lambda: bounds.binomial_pvalue(3, -1), "`c2` must be >= 0"),
+            (lambda: bounds.binomial_pvalue(0.5, 3), "`c1` must be a whole"),
+            (lambda: bounds.binomial_pvalue(3, [1, 2.5]), "`c2` must be a w"),
+            (lambda: bounds.clopper_pearson_lower(0.5, 9, 0.1), "k=0.5"),
+            (lambda: bounds.clopper_pearson_upper(5, 9.5, 0.1), "n=9.5"),
+            (lambda: bounds.clopper_pearson_upper(np.nan, 9, 0.1), "k=nan"),
+            (lambda: bounds.two_count(9, 0.5, 10, 0.1, 1.0), "`k2` must be a"),
+            (lambda: bounds.two_count(9.5, 0, 10, 0.1, 1.0), "`k` must be a"),
+            (lambda: bounds.two_count(9, 9, 10, 0.1, 1.0), "k=9, k2=9, n=10"),
+            (
+                lambda: bounds.two_count([5, 9], 2, 10, 0.1, 1.0),
+                r"`k2` must be <= n - k.* k=\[5, 9\], k2=2",
+            ),
+            (
+                lambda: bounds.certificate(9, 2, 10, 0.1, 1.0),
+                "`k2` must be <= n - k",
+            ),
+            (
+                lambda: bounds.certificate(9.5, None, 10, 0.1, 1.0),
+                "`k` must be a whole",
+            ),
             (lambda: bounds.radius(1.5, 1.0), "`p` must lie in"),
             (lambda: bounds.radius(0.9, 0.0), "`sigma` must be > 0"),
             (lambda: bounds.two_count(9, 0, 10, 0.1, -1.0), "sigma=-1.0"),

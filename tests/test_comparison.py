@@ -155,8 +155,8 @@ def test_what_is_not_comparable(other, message):
             r"same norm .* norm=l2 \(a\), linf \(b\)",
         ),
         (
-            log_of("a", radii=[0.5]),
-            log_of("b", radii=[0.5]),
+            log_of("a", [0.5, 0.5], radii=[0.5]),
+            log_of("b", [0.5, 0.5], radii=[0.5]),
             r"measured radii .* a, decided at \[0.5\] only",
         ),
     ],

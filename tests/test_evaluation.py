@@ -1,10 +1,13 @@
+import hashlib
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -50,7 +53,8 @@ def test_each_example_is_its_own_certificate(linear, data, tmp_path):
     assert log.settings["seed"] == 9
     assert log.settings["n"] == 300
     header = path.read_text().splitlines()[0]
-    assert header == "idx\tlabel\tpredict\tradius\tcorrect\ttime\tn\tp_top"
+    wanted = "idx label predict radius correct time n p_top example checksum"
+    assert header.split("\t") == wanted.split()
 
 
 def test_batched_or_not_is_the_same_log(linear, data, tmp_path):
@@ -223,6 +227,228 @@ def test_the_share_is_that_of_the_certified_class(tmp_path):
     )
     assert log.predict[0] == 1
     assert log.extra["p_top"][0] == pytest.approx(0.685, abs=0.02)
+
+
+def blake2b_of(image, label):
+    """As docs/formats.md has it, by hand."""
+    pixels = struct.pack(f"<{image.size}f", *image.ravel().tolist())
+    sizes = ",".join(str(size) for size in (*image.shape, label))
+    text = f"{sizes}\n".encode()
+    return hashlib.blake2b(text + pixels, digest_size=8).hexdigest()
+
+
+def crc_of(header, line):
+    """As docs/formats.md has it, by hand."""
+    *values, _ = line.split("\t")
+    del values[header.split("\t").index("time")]
+    text = header + "\n" + "\t".join(values)
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+RUNS = {
+    "certify": (certify_dataset, N),
+    "decide": (
+        decide_dataset,
+        {"radius": 0.25, "n_max": 1_000, "progress": False},
+    ),
+}
+each_run = pytest.mark.parametrize("run", RUNS)
+
+
+@each_run
+def test_lines_hold_the_hash_of_the_example_and_a_checksum(
+    linear, data, tmp_path, run
+):
+    call, arguments = RUNS[run]
+    path = tmp_path / "log.tsv"
+    log = call(
+        Certifier(linear, sigma=0.5),
+        dataset_of(data),
+        path,
+        skip=7,
+        seed=9,
+        **arguments,
+    )
+    wanted = [blake2b_of(data[0][i], data[1][i]) for i in log.idx.tolist()]
+    assert log.extra["example"].tolist() == wanted
+    assert log.settings["first_example"] == wanted[0]
+    assert "checksum" not in log.extra
+    header, *lines = path.read_text().splitlines()
+    for line in lines:
+        assert line.split("\t")[-1] == crc_of(header, line)
+
+
+def test_pixels_of_8_bits_are_the_same_examples(linear, tmp_path):
+    images = np.arange(3 * 16, dtype=np.uint8).reshape(3, 4, 4, 1)
+    floats = images.astype(np.float32) / np.float32(255)
+    certifier = Certifier(linear, sigma=0.5)
+    path = tmp_path / "log.tsv"
+    kinds = images, floats, floats.astype(np.float64)
+    for count, kind in enumerate(kinds, 1):
+        examples = [(image, 1) for image in kind]
+        certify_dataset(
+            certifier, examples, path, max_examples=count, seed=1, **N
+        )
+    log = CertificationLog.read(path)
+    wanted = [blake2b_of(image, 1) for image in floats]
+    assert log.extra["example"].tolist() == wanted
+
+
+def changed(data, what):
+    """The data set with its example 4 changed."""
+    images, labels = data[0].copy(), data[1].copy()
+    if what == "first":
+        images[0, 0, 0, 0] = 0.5
+    elif what == "pixel":
+        images[4, 3, 3, 0] = np.nextafter(images[4, 3, 3, 0], 1)
+    elif what == "label":
+        labels[4] = 1 - labels[4]
+    elif what == "shape":
+        return [
+            (images[i].reshape(2, 8, 1) if i == 4 else images[i], labels[i])
+            for i in range(20)
+        ]
+    elif what == "order":
+        images, labels = np.roll(images, -1, 0), np.roll(labels, -1, 0)
+    return dataset_of((images, labels))
+
+
+@each_run
+@pytest.mark.parametrize(
+    ("what", "idx", "shard"),
+    [
+        ("first", 0, None),
+        ("pixel", 4, None),
+        ("label", 4, None),
+        ("shape", 4, None),
+        ("order", 0, None),
+        ("pixel", 4, (1, 2)),
+        ("first", 0, (1, 2)),
+    ],
+    ids=["first", "pixel", "label", "shape", "order", "shard", "shard-first"],
+)
+def test_other_examples_are_refused(
+    linear, data, tmp_path, run, what, idx, shard
+):
+    """Before any work: the certifier would fail."""
+    call, arguments = RUNS[run]
+    path = tmp_path / "log.tsv"
+    arguments = {**arguments, "skip": 2 if shard is None else 4, "seed": 1}
+    certifier = Certifier(linear, sigma=0.5)
+    call(
+        certifier,
+        dataset_of(data),
+        path,
+        shard=shard,
+        max_examples=4,
+        **arguments,
+    )
+    before = path.read_bytes(), (tmp_path / "log.tsv.json").read_bytes()
+    certifier.certify = certifier.decide = None
+    with pytest.raises(ValueError) as error:
+        call(certifier, changed(data, what), path, shard=shard, **arguments)
+    message = str(error.value)
+    assert f"{path} was made of another data set: example {idx} " in message
+    assert "choose another name" in message
+    if what == "label":
+        assert f"label {data[1][4]} there, {1 - data[1][4]} now" in message
+    after = path.read_bytes(), (tmp_path / "log.tsv.json").read_bytes()
+    assert before == after
+
+
+def test_examples_done_out_of_order_are_compared(linear, data, tmp_path):
+    """As a fleet logs them: 6 before 2. What comes by first is certified."""
+    certifier = Certifier(linear, sigma=0.5)
+    call = {"skip": 2, "seed": 1, **N}
+    path = tmp_path / "log.tsv"
+    certify_dataset(certifier, dataset_of(data), path, max_examples=3, **call)
+    lines = path.read_bytes().splitlines(True)
+    path.write_bytes(b"".join([*lines[:2], lines[3]]))
+    with pytest.raises(ValueError, match="example 4 is not the same"):
+        certify_dataset(certifier, changed(data, "pixel"), path, **call)
+    assert CertificationLog.read(path).idx.tolist() == [0, 4, 2]
+
+
+def without_hashes(path):
+    """Makes a log what an older version would have written."""
+    rows = [line.split("\t") for line in path.read_text().splitlines()]
+    path.write_text("".join("\t".join(row[:-2]) + "\n" for row in rows))
+    beside = path.with_name(f"{path.name}.json")
+    settings = json.loads(beside.read_text())
+    del settings["first_example"]
+    beside.write_text(json.dumps(settings))
+
+
+@each_run
+def test_older_logs_are_continued_as_they_are(linear, data, tmp_path, run):
+    call, arguments = RUNS[run]
+    arguments = {**arguments, "skip": 2, "seed": 1}
+    certifier = Certifier(linear, sigma=0.5)
+    path, whole = tmp_path / "log.tsv", tmp_path / "whole.tsv"
+    wanted = call(certifier, dataset_of(data), whole, **arguments)
+    call(certifier, dataset_of(data), path, max_examples=3, **arguments)
+    without_hashes(path)
+    assert len(CertificationLog.read(path)) == 3
+    with pytest.warns(UserWarning, match="log.tsv was .* no hashes") as told:
+        log = call(certifier, dataset_of(data), path, **arguments)
+    assert told[0].filename == __file__
+    np.testing.assert_array_equal(log.radius, wanted.radius)
+    header = path.read_text().splitlines()[0]
+    assert header.endswith("\ttime\tn\tp_top")
+    assert "example" not in log.extra and "first_example" not in log.settings
+    with (
+        pytest.warns(UserWarning, match="no hashes"),
+        pytest.raises(ValueError, match="example 4 is not the same .label"),
+    ):
+        call(certifier, changed(data, "label"), path, **arguments)
+
+
+def test_a_log_without_lines_may_change_its_data_set(linear, data, tmp_path):
+    certifier = Certifier(linear, sigma=0.5)
+    path = tmp_path / "log.tsv"
+    empty = certify_dataset(certifier, [], path, seed=1, **N)
+    assert len(empty) == 0 and empty.settings["first_example"] is None
+    log = certify_dataset(
+        certifier, dataset_of(data), path, max_examples=1, seed=1, **N
+    )
+    assert len(log) == 1
+
+
+@pytest.mark.parametrize(
+    "radius",
+    [128 / 255, [0.1, 128 / 255, 1 / 3, 0.75], [0.2500001, 0.2500002]],
+    ids=["one", "several", "equal-in-six-decimals"],
+)
+def test_radii_of_decisions_are_those_asked_for(linear, data, tmp_path, radius):
+    certifier = Certifier(linear, sigma=0.5)
+    call = {"radius": radius, "n_max": 2_000}
+    images, labels = data
+    path = tmp_path / "log.tsv"
+    log = decide_dataset(
+        certifier, dataset_of(data), path, seed=3, progress=False, **call
+    )
+    asked = np.atleast_1d(radius)
+    found = np.concatenate(
+        [
+            certifier.decide(
+                image[None], seed=fold_in(3, idx)[None], **call
+            ).radius
+            for idx, image in enumerate(images)
+        ]
+    )
+    if asked[0] > 0.25 and asked[-1] < 0.26:
+        # The smaller one is what both stand for.
+        found = np.minimum(found, asked[0])
+    assert (found > 0).any()
+    np.testing.assert_array_equal(log.radius, found)
+    for one in asked[:2] if len(asked) == 4 else asked[:1]:
+        share = np.mean(log.correct & (found >= one))
+        assert log.certified_accuracy(one) == share > 0
+    # The file's own six decimals stay below.
+    rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
+    written = np.array([float(row[3]) for row in rows])
+    assert (written <= found).all() and (found - written < 1e-6).all()
+    assert log.settings["radii"] == asked.tolist()
 
 
 SCRIPT = textwrap.dedent(

@@ -7,14 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
 from rs_keras.log import read_settings
+from rs_keras.log_rules import largest_radius
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
 ROWS = (
@@ -125,7 +128,8 @@ class TestMeasures:
 
         def share(count):
             i, half, zero = np.arange(m), np.full(m, 0.5), np.zeros(m)
-            log = CertificationLog(i, zero, zero, half, i < count, zero)
+            predict = np.where(i < count, 0, 1)
+            log = CertificationLog(i, zero, predict, half, i < count, zero)
             return log.certified_accuracy(0.25, rho=rho, alpha=alpha)
 
         p = Fraction(str(alpha))
@@ -242,7 +246,7 @@ class TestReading:
             ),
             pytest.param(
                 HEADER + ROWS + "20\t2\t2\t0.5\t1\t15.4\n",
-                "line 6: example 20 was in line 3 already",
+                "line 6: `idx` must be in one row only. Received: idx=20",
                 id="again",
             ),
         ],
@@ -280,9 +284,317 @@ class TestReading:
             CertificationLog.read(path)
 
 
+# Every example is certified at most within 1.2316 = 0.5 * 2.4633.
+LIMITED = {
+    **SETTINGS,
+    "bound": "clopper_pearson",
+    "runner_up": False,
+    "skip": 20,
+}
+
+
+class TestRules:
+    """The same ones for a file and for columns in memory."""
+
+    @pytest.mark.parametrize(
+        ("column", "text", "value", "message"),
+        [
+            ("radius", "nan", math.nan, "`radius` must be a finite number"),
+            ("radius", "inf", math.inf, "`radius` must be a finite number"),
+            ("radius", "1e400", math.inf, "`radius` must be a finite number"),
+            ("radius", "-0.5", -0.5, "`radius` must be a finite number >= 0"),
+            ("radius", "1.231633", 1.231633, "`radius` must be <= 1.231631"),
+            ("correct", "0", 0, "`correct` must be 1 where `predict` is"),
+            ("correct", "2", 2, "`correct` must be 0 or 1"),
+            ("predict", "8", 8, "`correct` must be 0 unless `predict` is"),
+            ("predict", "-1", -1, "`correct` must be 0 unless `predict` is"),
+            ("predict", "-2", -2, "`predict` must be a class number"),
+            ("label", "-2", -2, "`label` must be a class number"),
+            ("idx", "-20", -20, "`idx` must be a whole number >= 0"),
+            ("idx", "30", 30, "`idx` must be a multiple of `skip`, 20"),
+            ("idx", "0", 0, "`idx` must be in one row only"),
+            ("idx", "1.5", 1.5, "`idx` must be a whole number"),
+            ("label", "7.5", 7.5, "`label` must be a whole|a class number"),
+            ("idx", str(2**63), 2.0**63, "`idx` must be a whole number"),
+            ("time", "-1", -1.0, "`time` must be"),
+        ],
+    )
+    def test_rows_are_named(self, path, column, text, value, message):
+        row = {
+            "idx": "20",
+            "label": "7",
+            "predict": "7",
+            "radius": "0.5",
+            "correct": "1",
+            "time": "2.0",
+        }
+        rows = [{**row, "idx": "0"}, {**row, column: text}]
+        lines = ["\t".join(one.values()) + "\n" for one in rows]
+        path.write_text(HEADER + "".join(lines))
+        path.with_name("log.tsv.json").write_text(json.dumps(LIMITED))
+        with pytest.raises(ValueError, match=message) as error:
+            CertificationLog.read(path)
+        assert f"{path}, line 3: " in str(error.value)
+        columns = {name: [float(one)] * 2 for name, one in row.items()}
+        columns["idx"] = [0.0, 20.0]
+        columns[column][1] = value
+        message = message.partition("|")[0]
+        with pytest.raises(ValueError, match=message) as error:
+            CertificationLog(**columns, settings=LIMITED)
+        assert str(error.value).startswith("row 1: ")
+
+    @pytest.mark.parametrize("text", ["1_0", " 7", "7 ", "+7", "٣", "7.0", ""])
+    @pytest.mark.parametrize("column", ["idx", "label", "predict"])
+    def test_whole_numbers_are_digits(self, path, column, text):
+        row = {"idx": "7", "label": "7", "predict": "7"}
+        row = {
+            **row,
+            "radius": "0.5",
+            "correct": "1",
+            "time": "2",
+            column: text,
+        }
+        path.write_text(HEADER + "\t".join(row.values()) + "\n")
+        with pytest.raises(ValueError, match=f"line 2: `{column}` must be a"):
+            CertificationLog.read(path)
+
+    @pytest.mark.parametrize("text", ["1_0.5", " 1", "+1", "٣", "0x1", "", "."])
+    @pytest.mark.parametrize("column", ["radius", "time"])
+    def test_numbers_are_digits(self, path, column, text):
+        row = {"idx": "7", "label": "7", "predict": "7"}
+        row |= {"radius": "0.5", "correct": "1", "time": "2", column: text}
+        path.write_text(HEADER + "\t".join(row.values()) + "\n")
+        with pytest.raises(ValueError, match=f"line 2: `{column}` must be"):
+            CertificationLog.read(path)
+
+    @pytest.mark.parametrize("text", ["2", "2.", ".5", "2e-3", "1.5E+2"])
+    def test_numbers_as_others_write_them(self, path, text):
+        path.write_text(f"{HEADER}0\t7\t7\t{text}\t1\t{text}\n")
+        log = CertificationLog.read(path)
+        assert log.radius.tolist() == log.time.tolist() == [float(text)]
+
+    @pytest.mark.parametrize(
+        ("column", "values"),
+        [
+            ("idx", [False, True]),
+            ("idx", ["0", "1"]),
+            ("idx", [0, None]),
+            ("label", [1j, 1j]),
+            ("radius", [True, True]),
+            ("radius", ["0.5", "0.5"]),
+            ("time", np.array(["2020", "2021"], "datetime64[Y]")),
+            ("correct", ["1", "1"]),
+        ],
+    )
+    def test_types_are_named(self, column, values):
+        ones = [1, 1]
+        columns = dict.fromkeys(HEADER.split(), ones)
+        columns |= {"idx": [0, 1], column: values}
+        with pytest.raises(ValueError, match=f"`{column}` must hold .* dtype="):
+            CertificationLog(**columns)
+
+    @pytest.mark.parametrize(
+        ("settings", "limit"),
+        [
+            # Phi^-1(0.001^(1/1000)), Phi^-1(0.0009^(1/1000)).
+            ({}, 0.5 * stats.norm.ppf(0.001 ** (1 / 1000))),
+            ({"runner_up": True}, 0.5 * stats.norm.ppf(0.0009 ** (1 / 1000))),
+            ({"sigma": 2.0}, 2 * stats.norm.ppf(0.001 ** (1 / 1000))),
+            (
+                {"bound": "hoeffding"},
+                0.5 * stats.norm.ppf(1 - math.sqrt(math.log(1000) / 2000)),
+            ),
+            (
+                {"bound": "bernstein"},
+                0.5 * stats.norm.ppf(1 - 7 * math.log(2000) / (3 * 999)),
+            ),
+            ({"max_radius": 0.7, "tolerance": 0.1}, 0.7),
+            ({"n": 1}, 0.0),
+            ({"n": 1, "bound": "bernstein"}, 0.0),
+            (
+                {
+                    "sigma": None,
+                    "scope": "composition",
+                    "router_sigma": 0.5,
+                    "expert_sigmas": [0.25, 1.0],
+                },
+                0.5 * stats.norm.ppf(0.0005 ** (1 / 1000)),
+            ),
+        ],
+        ids=[
+            "plain",
+            "runner-up",
+            "sigma",
+            "hoeffding",
+            "bernstein",
+            "max-radius",
+            "one-draw",
+            "one-draw-bernstein",
+            "composition",
+        ],
+    )
+    def test_radii_that_the_draws_cannot_give(self, settings, limit):
+        settings = {**LIMITED, **settings}
+
+        def log(radius):
+            ones = [1]
+            return CertificationLog(
+                [0], ones, ones, [radius], ones, ones, settings=settings
+            )
+
+        assert len(log(max(limit - 1e-6, 0))) == 1
+        with pytest.raises(ValueError, match="row 0: `radius` must be <= "):
+            log(limit + 2e-6)
+
+    def test_limits_are_those_of_the_bounds(self):
+        """Said there again, without TensorFlow."""
+        from rs_keras import bounds
+
+        for bound in ("clopper_pearson", "hoeffding", "bernstein"):
+            for runner_up in (False, True):
+                for n in (1, 10, 1_000, 10**6):
+                    settings = {"n": n, "bound": bound, "runner_up": runner_up}
+                    found = largest_radius({**LIMITED, **settings})
+                    wanted = bounds.max_radius(n, 0.001, 0.5, bound, runner_up)
+                    assert float(found) == pytest.approx(wanted, abs=1e-9)
+
+    def test_each_row_has_the_limit_of_its_sigma(self):
+        settings = {**LIMITED, "scope": "per_input_sigma", "sigma": None}
+        columns = dict.fromkeys(HEADER.split(), [1, 1]) | {"idx": [0, 20]}
+        columns["radius"] = [0.6, 1.2]
+        log = CertificationLog(
+            **columns, settings=settings, extra={"sigma": [0.25, 0.5]}
+        )
+        assert len(log) == 2
+        with pytest.raises(ValueError, match="row 1: `radius` must be <= 0.61"):
+            CertificationLog(
+                **columns, settings=settings, extra={"sigma": [0.5, 0.25]}
+            )
+        with pytest.raises(ValueError, match="row 1: `sigma` must be a finite"):
+            CertificationLog(
+                **columns, settings=settings, extra={"sigma": [0.5, 0.0]}
+            )
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{"n": "many"}, {"alpha": 2}, {"bound": "none"}, {"runner_up": "no"}],
+        ids=str,
+    )
+    def test_settings_that_limit_radii_are_checked(self, settings):
+        ones = [1]
+        (name,) = settings
+        with pytest.raises(ValueError, match=f"`{name}` must be"):
+            CertificationLog([0], *[ones] * 5, settings={**LIMITED, **settings})
+
+    @pytest.mark.parametrize(
+        ("radius", "found"),
+        [
+            (0.50196, 128 / 255),
+            (128 / 255, 128 / 255),
+            (0.25, 0.25),
+            (0.0, None),
+            (0.501961, None),
+            (0.1, None),
+        ],
+    )
+    def test_decided_radii_are_those_asked_for(self, radius, found):
+        ones = [1]
+        settings = {"radii": [0.25, 128 / 255]}
+        columns = [0], ones, ones, [radius], ones, ones
+        if found is not None:
+            log = CertificationLog(*columns, settings=settings)
+            assert log.radius.tolist() == [found]
+            return
+        with pytest.raises(ValueError, match="0 or one of the radii asked for"):
+            CertificationLog(*columns, settings=settings)
+
+    def test_what_is_not_decided_has_radius_0(self):
+        settings = {"radii": [1e-7, 0.25]}
+        # 1e-7 is 0.000000 in a file: the label tells it from none.
+        log = CertificationLog(
+            [0, 1], [1, 1], [1, -1], [0, 0], [1, 0], [1, 1], settings=settings
+        )
+        assert log.radius.tolist() == [1e-7, 0.0]
+
+
+class TestChecksums:
+    HEADER = [*HEADER.split(), "n", "checksum"]
+
+    @pytest.fixture
+    def log(self, path):
+        with LogWriter(path, SETTINGS, ["n"], checksum=True) as writer:
+            writer.write(0, 7, 7, 0.5, 1.25, n=1100)
+            writer.write(20, 2, -1, 0.0, 0.75, n=1100)
+        return path.read_bytes()
+
+    def test_by_hand(self, path, log):
+        header, first, second = log.decode().splitlines()
+        assert header.split("\t") == self.HEADER
+        text = f"{header}\n0\t7\t7\t0.500000\t1\t1100"
+        assert first.endswith(f"\t{zlib.crc32(text.encode()):08x}")
+        text = f"{header}\n20\t2\t-1\t0.000000\t0\t1100"
+        assert second.endswith(f"\t{zlib.crc32(text.encode()):08x}")
+        assert list(CertificationLog.read(path).extra) == ["n"]
+
+    def test_every_bit_counts_but_those_of_the_time(self, path, log):
+        """And those of the word checksum: without it, a log of old."""
+        time = [log.index(b"1.25"), log.index(b"0.75")]
+        spared = {at + i for at in time for i in range(len("1.250000"))}
+        word = log.index(b"checksum")
+        spared |= set(range(word, word + len("checksum")))
+        wanted = CertificationLog.read(path)
+        for at in sorted(set(range(len(log))) - spared):
+            for bit in range(8):
+                other = bytearray(log)
+                other[at] ^= 1 << bit
+                path.write_bytes(other)
+                try:
+                    found = CertificationLog.read(path)
+                except ValueError as error:
+                    assert str(path) in str(error)
+                    continue
+                # The last line break is all that a log can lose.
+                pytest.fail(f"{at}, {bit}: {bytes(other)!r}, {found}, {wanted}")
+
+    def test_an_altered_line_is_named_and_left_alone(self, path, log):
+        altered = log.replace(b"\t0.500000\t", b"\t0.600000\t")
+        path.write_bytes(altered)
+        message = "line 2: does not agree with its checksum"
+        with pytest.raises(ValueError, match=message):
+            CertificationLog.read(path)
+        with pytest.raises(ValueError, match=message):
+            LogWriter(path, SETTINGS, ["n"], checksum=True)
+        assert path.read_bytes() == altered
+        # As the message says.
+        path.write_bytes(b"".join(log.splitlines(True)[::2]))
+        with LogWriter(path, SETTINGS, ["n"], checksum=True) as writer:
+            assert writer.done == {20}
+
+    def test_the_time_may_be_altered(self, path, log):
+        path.write_bytes(log.replace(b"1.250000", b"0.000000"))
+        assert CertificationLog.read(path).time.tolist() == [0.0, 0.75]
+
+    def test_a_column_that_must_be_there(self, path, log):
+        """The settings of a hashed log tell that its lines have checksums."""
+        beside = path.with_name("log.tsv.json")
+        beside.write_text(json.dumps({**SETTINGS, "first_example": "0" * 16}))
+        assert len(CertificationLog.read(path)) == 2
+        path.write_bytes(log.replace(b"checksum", b"chocksum"))
+        with pytest.raises(ValueError, match="line 1: must name the column"):
+            CertificationLog.read(path)
+
+    def test_hashes_of_digits_alone_are_text(self, path):
+        path.write_text(
+            f"{HEADER[:-1]}\texample\n0\t1\t1\t0.5\t1\t2\t0123456789012345\n"
+        )
+        log = CertificationLog.read(path)
+        assert log.extra["example"].tolist() == ["0123456789012345"]
+
+
 class TestWriting:
     def test_what_is_written_is_read(self, path):
         settings = {**SETTINGS, "bound": "clopper_pearson", "runner_up": True}
+        settings["n"] = 10_000
         with LogWriter(path, settings, extra=["n_used"]) as writer:
             writer.write(3, 7, 7, 1.25, 0.5, n_used=400)
             writer.write(4, 7, 2, 0.5, 0.25, n_used=100)
@@ -418,12 +730,31 @@ class TestWriting:
             ({"radius": float("inf")}, "`radius` must be >= 0"),
             ({"radius": -0.1}, "`radius` must be >= 0"),
             ({"n_used": 5}, "`extra` must name the columns"),
+            ({"idx": 1.5}, "`idx` must be a whole number"),
+            ({"idx": -20}, "`idx` must be a whole number"),
+            ({"idx": 30}, "^`idx` must be a multiple of `skip`, 20"),
+            ({"label": -2}, "`label` must be a whole number >= -1"),
+            ({"predict": True}, "`predict` must be a whole number >= -1"),
+            ({"radius": 1.25}, "^`radius` must be <= 1.231631, the largest"),
+            ({"time": float("nan")}, "^`time` must be a finite number >= 0"),
         ],
-        ids=["nan", "inf", "negative", "column"],
+        ids=[
+            "nan",
+            "inf",
+            "negative",
+            "column",
+            "idx",
+            "idx-negative",
+            "grid",
+            "label",
+            "predict",
+            "limit",
+            "time",
+        ],
     )
     def test_values_are_checked(self, path, values, message):
         row = {"idx": 0, "label": 1, "predict": 1, "radius": 0.5, "time": 0.0}
-        with LogWriter(path, SETTINGS) as writer:
+        with LogWriter(path, LIMITED) as writer:
             with pytest.raises(ValueError, match=message):
                 writer.write(**{**row, **values})
         assert path.read_text() == HEADER

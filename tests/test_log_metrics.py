@@ -116,7 +116,10 @@ def test_bad_arguments(log, name):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"n": 1_000, "tolerance": 0.1}, {"n": 1_000, "radii": [0.5]}],
+    [
+        {"n": 1_000, "tolerance": 0.1},
+        {"n": 1_000, "radii": make().radius.tolist()},
+    ],
     ids=["planned", "decided"],
 )
 def test_planned_logs_do_not_tell_n_in_their_settings(settings):

@@ -104,14 +104,15 @@ def test_two_guarantees_name_their_logs():
 
 
 def test_logs_are_compared_with_the_first():
-    better = [(0, 1, 1, 1.4), (3, 2, 1, 9), (5, 0, 0, 0.75), (8, 1, -1, 0)]
+    better = [(0, 1, 1, 1.1), (3, 2, 1, 1.2), (5, 0, 0, 1.05), (8, 1, -1, 0)]
     page = report_page([log_of("a"), log_of("b", better)])
-    # Gains .5, 0, .5, 0.
+    # Gains .2, 0, .8, 0.
     assert "<h3>Against a</h3>" in page and "<td>+0.2500</td>" in page
 
 
 def test_decisions_are_called_what_they_are():
-    logs = [log_of("a", radii=[0.5, 1.0]), log_of("b", radii=[0.5, 1.0])]
+    rows = [(0, 1, 1, 0.5), (3, 2, -1, 0)]
+    logs = [log_of(name, rows, radii=[0.5, 1.0]) for name in "ab"]
     page = report_page(logs)
     assert "a, b: radii were decided, not measured" in page
     assert "Not compared example by example" in page
@@ -167,8 +168,8 @@ def test_same_logs_same_page():
             "^a holds no example$",
         ),
         (
-            [log_of("a"), log_of("b", sigma=0.25)],
-            r"same sigma .* sigma=0.5 \(a\), 0.25 \(b\)",
+            [log_of("a"), log_of("b", sigma=1.0)],
+            r"same sigma .* sigma=0.5 \(a\), 1.0 \(b\)",
         ),
         (
             [log_of("a"), log_of("b", dataset="mnist/test")],

@@ -11,6 +11,7 @@ from rs_keras import CertificationLog
 from rs_keras import Certifier
 from rs_keras import certify_dataset
 from rs_keras.cli import main
+from rs_keras.evaluation import decide_dataset
 from rs_keras.log_shards import merge_files
 
 CALL = {"n0": 10, "n": 100, "seed": 9, "progress": False}
@@ -91,6 +92,53 @@ def test_logs_that_are_not_the_shards_of_one(folder, names, message):
         CertificationLog.merge(read(folder, *names))
 
 
+def test_shards_of_two_data_sets(linear, data, folder, tmp_path, capsys):
+    """Shard 1 of images in another order: no example is in two shards."""
+    certifier = Certifier(linear, sigma=0.5)
+    other = list(data)[::-1]
+    path = tmp_path / "1.tsv"
+    call = {"skip": 2, "max_examples": 10, "shard": (1, 3), **CALL}
+    certify_dataset(certifier, other, path, **call)
+    shards = [folder / "0.tsv", path, folder / "2.tsv"]
+    with pytest.raises(ValueError, match="same data set. Example 0 differs"):
+        CertificationLog.merge(map(CertificationLog.read, shards))
+    out = tmp_path / "all.tsv"
+    assert main(["merge", *map(str, shards), "--out", str(out)]) == 2
+    assert "Example 0 differs between 0 (hash " in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_merged_lines_keep_their_hashes(folder, tmp_path):
+    out = tmp_path / "all.tsv"
+    log = merge_files([folder / f"{i}.tsv" for i in range(3)], out)
+    whole = read(folder, "whole")[0]
+    for found in (log, CertificationLog.read(out)):
+        assert found.settings["first_example"] == whole.extra["example"][0]
+        assert found.extra["example"].tolist() == (
+            whole.extra["example"].tolist()
+        )
+
+
+def test_radii_of_merged_decisions_are_those_asked_for(linear, data, tmp_path):
+    certifier = Certifier(linear, sigma=0.5)
+    paths = [tmp_path / f"{i}.tsv" for i in range(2)]
+    for i, path in enumerate(paths):
+        decide_dataset(
+            certifier,
+            data,
+            path,
+            radius=128 / 255,
+            n_max=1_000,
+            seed=1,
+            shard=(i, 2),
+            progress=False,
+        )
+    merged = merge_files(paths, tmp_path / "all.tsv")
+    for log in (merged, CertificationLog.read(tmp_path / "all.tsv")):
+        assert set(log.radius.tolist()) == {0.0, 128 / 255}
+        assert log.certified_accuracy(128 / 255) == log.accuracy > 0
+
+
 @pytest.mark.parametrize(
     "lines, examples, message",
     [
@@ -123,7 +171,7 @@ def test_overlaps(folder):
         },
         time=np.zeros(4),
         settings=shards[1].settings,
-        extra={"n": np.zeros(4), "p_top": np.zeros(4)},
+        extra={name: np.zeros(4) for name in shards[0].extra},
     )
     with pytest.raises(ValueError, match="must not overlap. Twice: 0"):
         CertificationLog.merge([shards[0], double, shards[2]])

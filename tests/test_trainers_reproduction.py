@@ -186,7 +186,8 @@ def test_the_authors_log_is_compared_on_the_same_images(
     for idx, radius in theirs.items():
         label = idx // 10
         right = int(radius > 0)
-        lines.append(f"{idx}\t{label}\t{label}\t{radius}\t{right}\t0:00:01")
+        predict = label if right else -1
+        lines.append(f"{idx}\t{label}\t{predict}\t{radius}\t{right}\t0:00:01")
     name = "mnist_smoothmix_eta5_sigma1.0.tsv"
     (tmp_path / name).write_text("\n".join(lines) + "\n")
     recipes.get("mnist", "smoothmix", 1.0).save(folder / "recipe.json")
