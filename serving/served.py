@@ -38,8 +38,8 @@ class ServedModel:
     >>> model = ServedModel("mnist", 1, facts)
     >>> model.input_shape, model.image_shape, model.num_classes, model.sigma
     ((None, 28, 28, 1), (28, 28, 1), 10, 0.5)
-    >>> model.fingerprint, model.max_n, model.baked("n", None)
-    ('abc', 1000000, 10000)
+    >>> model.fingerprint, model.max_n, model.baked("n", None), model.distance
+    ('abc', 1000000, 10000, 0.0)
     >>> model.identity == ServedModel("digits", 2, facts).identity
     True
     >>> model.settings(n=1_000)["n"]
