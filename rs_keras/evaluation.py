@@ -29,7 +29,7 @@ from rs_keras.decision import Decision
 from rs_keras.log import CertificationLog
 from rs_keras.log import LogWriter
 from rs_keras.log_examples import compared
-from rs_keras.log_examples import first_hash
+from rs_keras.log_examples import first_example
 from rs_keras.log_examples import is_hashed
 from rs_keras.log_examples import warn_without_hashes
 from rs_keras.log_format import read_settings
@@ -123,7 +123,7 @@ def certify_dataset(
         label, radius = int(found.label[0]), float(found.radius[0])
         return _Line(label, radius, drawn, share, own)
 
-    settings = certifier.settings(**certify_arguments)
+    settings = partial(certifier.settings, **certify_arguments)
     each = getattr(certifier, "certify_each", None)
     each = partial(each or _one_by_one(certifier.certify), **certify_arguments)
     examples = _Examples(
@@ -178,7 +178,7 @@ def decide_dataset(
         return _Line(int(found.label[0]), float(found.radius[0]), drawn, share)
 
     arguments = {"radius": radius, **decide_arguments}
-    settings = certifier.decision_settings(**arguments)
+    settings = partial(certifier.decision_settings, **arguments)
     each = getattr(certifier, "decide_each", None)
     each = partial(each or _one_by_one(certifier.decide), **arguments)
     examples = _Examples(
@@ -227,14 +227,18 @@ def _logged(
     each: Callable[[Iterable[_Keyed]], Iterator[Any]],
     line_of: Callable[[Any], _Line],
     certifier: "Certifier | CertificationClient",
-    settings: dict[str, Any],
+    settings_of: Callable[..., dict[str, Any]],
     given: _Examples,
     path: str | os.PathLike[str],
 ) -> CertificationLog:
     """Examines what is not in the log yet, line after line."""
+    settings = settings_of()
     skip, max_examples = check_count("skip", given.skip), given.max_examples
     if max_examples is not None:
         max_examples = check_count("max_examples", max_examples)
+    first, shape, stream = first_example(_examples(given.dataset))
+    if settings["noise"] == "grid" and "total_variation" not in settings:
+        settings = settings_of(image_shape=shape)
     settings = {**settings, **_origin(certifier, skip, given.name)}
     if given.shard is not None:
         settings["shard"] = _checked(given.shard, given.seed)
@@ -244,7 +248,6 @@ def _logged(
     extra = [*EXTRA]
     if settings.get("scope") == "per_input_sigma":
         extra.append("sigma")
-    first, stream = first_hash(_examples(given.dataset))
     hashed = is_hashed(path, first)
     if hashed:
         settings[FIRST] = first

@@ -20,17 +20,19 @@ from rs_keras.log_hashes import example_hash
 _Pair = tuple[np.ndarray, np.ndarray]
 
 
-def first_hash(
+def first_example(
     examples: Iterator[_Pair],
-) -> tuple[str | None, Iterator[_Pair]]:
-    """Returns the hash of example 0 (None without any), and all examples.
+) -> tuple[str | None, tuple[int, ...] | None, Iterator[_Pair]]:
+    """Returns hash and shape of example 0 (None without any), and all examples.
 
     Args:
         examples: Yields (image [H, W, C], label).
     """
     first = list(islice(examples, 1))
-    found = [example_hash(image, int(label)) for image, label in first]
-    return (found[0] if found else None), chain(first, examples)
+    for image, label in first:
+        found = example_hash(image, int(label))
+        return found, image.shape, chain(first, examples)
+    return None, None, examples
 
 
 def is_hashed(path: str | os.PathLike[str], first: str | None) -> bool:

@@ -520,3 +520,26 @@ def test_killed_twice_it_ends_with_the_same_log(tmp_path):
 
 def lines_of(path):
     return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("kind", ["certify", "decide"])
+def test_settings_tell_how_exact_the_noise_on_the_grid_is(
+    linear, data, tmp_path, kind
+):
+    certifier = Certifier(linear, sigma=0.5, noise="grid")
+    if kind == "certify":
+        log = certify_dataset(
+            certifier, dataset_of(data), tmp_path / "log.tsv", 10, **N
+        )
+    else:
+        log = decide_dataset(
+            certifier,
+            dataset_of(data),
+            tmp_path / "log.tsv",
+            radius=0.25,
+            skip=10,
+            n_max=500,
+            progress=False,
+        )
+    # 16 pixels, each within half a word of 2**-64 in some 4,600 cells.
+    assert 0 < log.settings["total_variation"] < 16 * 4_600 * 2.0**-65
