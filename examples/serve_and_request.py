@@ -37,11 +37,11 @@ def train():
 def ask(client, images):
     """Asks in the three ways that there are."""
     print("predict:", client.predict(images).label.tolist())
-    # Images alone: one request, with the numbers that were exported.
+    # Images alone: with the numbers that were exported.
     print("certify:", client.certify(images).sentence(0))
     decision = client.decide(images, radius=0.25)
     print("decide: ", decision.sentence(0))
-    # More draws than one request should make, in chunks over all servers.
+    # More draws, in chunks of a given size.
     return client.certify(images, n=5_000, chunk=500, seed=7)
 
 
