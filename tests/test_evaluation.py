@@ -427,7 +427,7 @@ def test_radii_of_decisions_are_those_asked_for(linear, data, tmp_path, radius):
     log = decide_dataset(
         certifier, dataset_of(data), path, seed=3, progress=False, **call
     )
-    asked = np.atleast_1d(radius)
+    asked = np.sort(np.atleast_1d(radius))
     found = np.concatenate(
         [
             certifier.decide(
@@ -441,7 +441,7 @@ def test_radii_of_decisions_are_those_asked_for(linear, data, tmp_path, radius):
         found = np.minimum(found, asked[0])
     assert (found > 0).any()
     np.testing.assert_array_equal(log.radius, found)
-    for one in asked[:2] if len(asked) == 4 else asked[:1]:
+    for one in asked[:3] if len(asked) == 4 else asked[:1]:
         share = np.mean(log.correct & (found >= one))
         assert log.certified_accuracy(one) == share > 0
     # The file's own six decimals stay below.
