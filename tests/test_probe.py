@@ -436,7 +436,7 @@ def test_a_model_of_0_to_255_is_warned_about_once(name, images):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         certifier.sample(images, n=100)
-        certifier.soft_predict(images, n=10)
+        certifier.predict(images, n=100)
 
 
 def standardised(x):
