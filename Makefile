@@ -6,11 +6,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test lint format types docs wheel lock benchmarks soak clean
+.PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak clean
 
 help:
 	@echo "make quickstart   set up, train, certify, report, export, serve, ask"
 	@echo "make test         set up, run the tests"
+	@echo "make test-fast    the unit tests alone"
 	@echo "make lint         ruff check and format check"
 	@echo "make types        mypy on the package as it installs"
 	@echo "make docs         build the documentation into site/, check its links"
@@ -32,6 +33,9 @@ quickstart: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+test-fast: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,7 +46,7 @@ format: setup
 
 # The rooms become one package only when installed: so that is what is checked.
 types: setup
-	rm -rf build/types
+	rm -rf build/types build/lib
 	$(BIN)/pip install --quiet --no-deps --target build/types .
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
 		--python-executable ../../$(BIN)/python -p rs_keras
@@ -53,7 +57,7 @@ docs: setup
 	$(BIN)/python docs/site/links.py site
 
 wheel: setup
-	PYTHON=$(PYTHON) BIN=$(BIN) tests/wheel/check
+	PYTHON=$(PYTHON) BIN=$(BIN) tests/e2e/wheel/check
 
 lock:
 	rm -rf build/lock

@@ -2,19 +2,20 @@
 
 from pathlib import Path
 
+from setuptools import find_packages
 from setuptools import setup
 
 ROOMS = {
     "rs_keras": "rs_keras",
-    "rs_keras.cli": "rs_keras/cli",
-    "rs_keras.datasets": "rs_keras/datasets",
-    "rs_keras.models": "rs_keras/models",
-    "rs_keras.report": "rs_keras/report",
     "rs_keras.trainers": "trainers",
     "rs_keras.export": "export",
     "rs_keras.serving": "serving",
-    "rs_keras.serving.demo": "serving/demo",
 }
+PACKAGES = [
+    ".".join(filter(None, (room, package)))
+    for room, folder in ROOMS.items()
+    for package in ("", *find_packages(folder))
+]
 
 setup(
     name="rs-keras",
@@ -25,7 +26,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE", "rs_keras/data/LICENSE.*"],
     python_requires=">=3.11,<3.14",
-    packages=list(ROOMS),
+    packages=PACKAGES,
     package_dir=ROOMS,
     package_data={
         "rs_keras": ["py.typed", "data/*", "data/pretrained/*"],

@@ -41,12 +41,12 @@ def data(steps):
 
 
 def trainer_of(strategy, network=None):
-    from rs_keras import cluster
+    from rs_keras import distribution
     from rs_keras import models
     from rs_keras.trainers import SGD
     from rs_keras.trainers import Gaussian
 
-    with cluster.scope_of(strategy):
+    with distribution.scope_of(strategy):
         trainer = Gaussian((network or models.lenet)(), sigma=0.5)
         trainer.compile(SGD(0.01, weight_decay=1e-4), metrics=["accuracy"])
     return trainer
@@ -104,11 +104,11 @@ def bytes_of_a_step():
     """As worker: prints what a step of each network reduces, as JSON."""
     import tensorflow as tf
 
-    from rs_keras import cluster
+    from rs_keras import distribution
     from rs_keras import models
-    from rs_keras.trainers import batch_norm
+    from rs_keras.trainers._distributed import batch_norm
 
-    strategy = cluster.strategy_of("multi_worker", 120)
+    strategy = distribution.strategy_of("multi_worker", 120)
 
     def resnet():
         shape = (28, 28, 1)
@@ -138,7 +138,7 @@ def bytes_of_a_step():
             int(np.prod(w.shape)) * 4 for w in trainer.trainable_variables
         )
         rows.append([name, count, size, weights])
-    if cluster.member_of(strategy).is_chief:
+    if distribution.member_of(strategy).is_chief:
         print(json.dumps(rows))
 
 
@@ -254,11 +254,11 @@ def shared_cores(rounds):
 
 def share(replicas):
     """In a process of its own: does what it is told, and prints the seconds."""
-    from rs_keras import cluster
+    from rs_keras import distribution
 
     strategy = None
     if replicas > 1:
-        strategy = cluster.strategy_of("mirrored", replicas=replicas)
+        strategy = distribution.strategy_of("mirrored", replicas=replicas)
     work = shared_work(strategy)
     print(json.dumps(list(work)), flush=True)
     for line in sys.stdin:
@@ -273,7 +273,7 @@ def shared_work(strategy):
     import tensorflow as tf
 
     from rs_keras import Certifier
-    from rs_keras import cluster
+    from rs_keras import distribution
     from rs_keras import models
     from rs_keras import trainers
 
@@ -284,7 +284,7 @@ def shared_work(strategy):
     work = {}
     for dtype in ("float32", "mixed_bfloat16"):
         keras.config.set_dtype_policy(dtype)
-        with cluster.scope_of(strategy):
+        with distribution.scope_of(strategy):
             trainer = trainers.SmoothMix(models.lenet(), 1.0, 4, steps=8)
             trainer.compile(trainers.SGD(0.01, weight_decay=1e-4))
         certifier = Certifier(trainer.model, 0.5, strategy=strategy)

@@ -23,7 +23,7 @@ from timing import table  # noqa: E402
 from rs_keras import Certifier  # noqa: E402
 from rs_keras import models  # noqa: E402
 from rs_keras.export import export_certifier  # noqa: E402
-from rs_keras.export.rehearsal import quiet  # noqa: E402
+from rs_keras.export.smoke_test import quiet  # noqa: E402
 
 SIGMA = 0.5
 SEED = np.array([[7, 7]])

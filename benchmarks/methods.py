@@ -6,7 +6,7 @@ LeNet on 28 x 28 images, each method with the settings of the papers' MNIST
 table at sigma 1.0 and its own batch size. A method's passes are counted and
 timed bare: `train` is forward and backward for the weights, `attack` forward
 and backward for the images, both on all m noisy copies. `usual / step` is what
-`rs_keras.trainers.quick_gradients` saves a step with an attack, `step /
+`rs_keras.trainers._step.input_gradients` saves a step with an attack, `step /
 bfloat16` what the policy mixed_bfloat16 saves any step. SmoothMix is measured
 against the same step in plain PyTorch, too, where torch is installed:
 pip install "rs-keras[benchmarks]".
@@ -28,8 +28,8 @@ from timing import table  # noqa: E402
 
 from rs_keras import models  # noqa: E402
 from rs_keras import trainers  # noqa: E402
-from rs_keras.trainers import noisy  # noqa: E402
-from rs_keras.trainers.quick_gradients import quick_gradients  # noqa: E402
+from rs_keras.trainers._step import noisy_model as noisy  # noqa: E402
+from rs_keras.trainers._step.input_gradients import quick_gradients  # noqa: E402
 
 SIGMA = 1.0
 

@@ -23,9 +23,9 @@ from timing import interleaved  # noqa: E402
 from timing import table  # noqa: E402
 
 import rs_keras  # noqa: E402
-from rs_keras import sequential  # noqa: E402
+from rs_keras.certification.sequential import boundaries  # noqa: E402
+from rs_keras.certification.voting import vote_certificate  # noqa: E402
 from rs_keras.trainers import Gaussian  # noqa: E402
-from rs_keras.verdicts import vote_certificate  # noqa: E402
 
 SIGMA = 1.0
 RADIUS = 1.0
@@ -127,24 +127,24 @@ def samples(method):
 def tables_cost():
     def fresh(build):
         def run():
-            sequential.one_count.cache_clear()
-            sequential.two_counts.cache_clear()
+            boundaries.one_count.cache_clear()
+            boundaries.two_counts.cache_clear()
             build()
 
         return run
 
     def kept():
-        sequential.one_count((RADIUS,), SIGMA, ALPHA, N, 100)
+        boundaries.one_count((RADIUS,), SIGMA, ALPHA, N, 100)
 
     grid = tuple(0.25 * step for step in range(1, 13))
     seconds = interleaved(
         {
             "one count": fresh(kept),
             "two counts": fresh(
-                lambda: sequential.two_counts((RADIUS,), ALPHA, N, 100)
+                lambda: boundaries.two_counts((RADIUS,), ALPHA, N, 100)
             ),
             "12 radii": fresh(
-                lambda: sequential.one_count(grid, SIGMA, ALPHA, N, 100)
+                lambda: boundaries.one_count(grid, SIGMA, ALPHA, N, 100)
             ),
         }
     )

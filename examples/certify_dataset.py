@@ -16,9 +16,9 @@ from rs_keras import Certifier
 from rs_keras import certify_dataset
 from rs_keras import datasets
 from rs_keras import models
-from rs_keras.checkpoints import load_classifier
-from rs_keras.plots import plot_certified_accuracy
-from rs_keras.tables import certified_table
+from rs_keras.classifiers import load_classifier
+from rs_keras.report.plots import plot_certified_accuracy
+from rs_keras.report.tables import certified_table
 from rs_keras.trainers import SGD
 from rs_keras.trainers import Gaussian
 

@@ -10,9 +10,9 @@ best recipe, as a file for `rs-keras train --recipe`.
 
 from pathlib import Path
 
-from rs_keras.trainers import search_spaces
-from rs_keras.trainers import sweeps
 from rs_keras.trainers import tuning
+from rs_keras.trainers.tuning import search_spaces
+from rs_keras.trainers.tuning import sweeps
 
 FOLDER = Path("runs/sweep")
 

@@ -18,8 +18,8 @@ from rs_keras import Certifier
 from rs_keras import certify_dataset
 from rs_keras import datasets
 from rs_keras import models
-from rs_keras.comparison import compare_acr
-from rs_keras.tables import certified_table
+from rs_keras.logs import compare_acr
+from rs_keras.report.tables import certified_table
 from rs_keras.trainers import SGD
 from rs_keras.trainers import Gaussian
 from rs_keras.trainers import SmoothMix

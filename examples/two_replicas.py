@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras import Certifier
-from rs_keras import cluster
 from rs_keras import datasets
+from rs_keras import distribution
 from rs_keras import models
 from rs_keras.trainers import SGD
 from rs_keras.trainers import Gaussian
@@ -38,7 +38,7 @@ def train(strategy):
 
 def main():
     # Before anything else of TensorFlow.
-    strategy = cluster.strategy_of("mirrored", replicas=2)
+    strategy = distribution.strategy_of("mirrored", replicas=2)
     keras.config.set_dtype_policy("float64")
     one = train(tf.distribute.get_strategy())
     two = train(strategy)

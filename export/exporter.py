@@ -10,12 +10,13 @@ import tensorflow as tf
 
 import rs_keras
 from rs_keras import bounds
-from rs_keras.certifier import Certifier
-from rs_keras.checks import check_count
-from rs_keras.classifiers import fingerprint
+from rs_keras._checks import check_count
+from rs_keras.certification.certifier import Certifier
+from rs_keras.certification.sampling import Sampler
+from rs_keras.classifiers.adapters import fingerprint
 from rs_keras.export import metadata
-from rs_keras.export import rehearsal
 from rs_keras.export import signature
+from rs_keras.export import smoke_test
 from rs_keras.export import versions
 from rs_keras.export import warmup as warmup_lib
 from rs_keras.export.graph import CertifierGraph
@@ -32,11 +33,10 @@ from rs_keras.export.weights import check_servable
 from rs_keras.export.weights import classifier_hash
 from rs_keras.export.weights import has_other_resources
 from rs_keras.export.weights import variables_of
-from rs_keras.sampling import Sampler
-from rs_keras.seeds import ENVIRONMENT
-from rs_keras.seeds import Key
-from rs_keras.seeds import SeedKey
-from rs_keras.seeds import load_key
+from rs_keras.noise.keyed_seeds import ENVIRONMENT
+from rs_keras.noise.keyed_seeds import Key
+from rs_keras.noise.keyed_seeds import SeedKey
+from rs_keras.noise.keyed_seeds import load_key
 
 # Bytes of a secret that is made here.
 _SECRET_BYTES = 32
@@ -161,8 +161,8 @@ def export_certifier(
         metadata.write(folder, text)
         if warmup:
             warmup_lib.write(folder, requests)
-        answers = rehearsal.rehearse(folder, requests)
-        rehearsal.check_counts(answers[signature.SAMPLE]["counts"], counts)
+        answers = smoke_test.rehearse(folder, requests)
+        smoke_test.check_counts(answers[signature.SAMPLE]["counts"], counts)
         return versions.publish(folder, base, version)
 
 
@@ -245,7 +245,7 @@ def _save(
     # Gradients are not served, and those of some bounds double the file.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     try:
-        with rehearsal.quiet():
+        with smoke_test.quiet():
             tf.saved_model.save(root, str(folder), functions, options)
     except AssertionError as error:
         raise ValueError(

@@ -13,20 +13,20 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras import bounds
-from rs_keras.certificate import ABSTAIN
-from rs_keras.decision import decide_in_graph
-from rs_keras.decision import decision_tables
-from rs_keras.decision import max_decided_radius
+from rs_keras.certification.certificate import ABSTAIN
+from rs_keras.certification.sampling import Sampler
+from rs_keras.certification.sampling import noise_distance
+from rs_keras.certification.sequential.decision import decide_in_graph
+from rs_keras.certification.sequential.decision import decision_tables
+from rs_keras.certification.sequential.decision import max_decided_radius
+from rs_keras.certification.voting import decide_label
+from rs_keras.certification.voting import vote_certificate
 from rs_keras.export import metadata
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
 from rs_keras.export.weights import ConcreteFunction
-from rs_keras.noise import addressed_draws
-from rs_keras.sampling import Sampler
-from rs_keras.sampling import noise_distance
-from rs_keras.seeds import SeedKey
-from rs_keras.verdicts import decide_label
-from rs_keras.verdicts import vote_certificate
+from rs_keras.noise.draws import addressed_draws
+from rs_keras.noise.keyed_seeds import SeedKey
 
 Outputs = dict[str, tf.Tensor]
 

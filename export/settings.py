@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rs_keras import bounds
-from rs_keras.checks import check_choice
-from rs_keras.checks import check_count
-from rs_keras.checks import check_feasible
-from rs_keras.checks import check_probability
-from rs_keras.noise import addressed_draws
+from rs_keras._checks import check_choice
+from rs_keras._checks import check_count
+from rs_keras._checks import check_feasible
+from rs_keras._checks import check_probability
+from rs_keras.noise.draws import addressed_draws
 
 SEEDS = ("fresh", "keyed")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rs_keras.classifiers import network_of
+from rs_keras.classifiers.adapters import network_of
 
 
 def image_shape_of(

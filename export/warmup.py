@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
+from rs_keras.certification.sampling import Sampler
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
-from rs_keras.sampling import Sampler
 
 FILE = "assets.extra/tf_serving_warmup_requests"
 

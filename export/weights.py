@@ -5,10 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rs_keras.graphs import PYTHON_OPS
-from rs_keras.graphs import ConcreteFunction as ConcreteFunction
-from rs_keras.graphs import operations
-from rs_keras.graphs import structure
+from rs_keras.classifiers.graphs import PYTHON_OPS
+from rs_keras.classifiers.graphs import ConcreteFunction as ConcreteFunction
+from rs_keras.classifiers.graphs import operations
+from rs_keras.classifiers.graphs import structure
 
 _XLA = "_XlaMustCompile"
 

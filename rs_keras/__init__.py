@@ -1,9 +1,9 @@
 """Randomized smoothing in Keras: train, certify and serve."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
-from typing import Any
+
+from rs_keras._lazy import attach
 
 # A checkout keeps trainers/, export/ and serving/ beside this folder; an
 # installed package has them inside.
@@ -16,18 +16,23 @@ if TYPE_CHECKING:
     from rs_keras import bounds as bounds
     from rs_keras import datasets as datasets
     from rs_keras import models as models
-    from rs_keras.ball_memory import BallMemory as BallMemory
-    from rs_keras.certificate import Certificate as Certificate
-    from rs_keras.certificate import Prediction as Prediction
-    from rs_keras.certifier import Certifier as Certifier
-    from rs_keras.composition import compose as compose
-    from rs_keras.data_dependent import optimize_sigma as optimize_sigma
-    from rs_keras.decision import Decision as Decision
-    from rs_keras.evaluation import certify_dataset as certify_dataset
-    from rs_keras.log import CertificationLog as CertificationLog
-    from rs_keras.per_input import (
+    from rs_keras.certification.certificate import Certificate as Certificate
+    from rs_keras.certification.certificate import Prediction as Prediction
+    from rs_keras.certification.certifier import Certifier as Certifier
+    from rs_keras.certification.sequential.decision import Decision as Decision
+    from rs_keras.classifiers import ensembles as ensembles
+    from rs_keras.logs.evaluation import certify_dataset as certify_dataset
+    from rs_keras.logs.log import CertificationLog as CertificationLog
+    from rs_keras.per_input_sigma.ball_memory import BallMemory as BallMemory
+    from rs_keras.per_input_sigma.certifier import (
         DataDependentCertifier as DataDependentCertifier,
     )
+    from rs_keras.per_input_sigma.composition import compose as compose
+    from rs_keras.per_input_sigma.optimization import (
+        optimize_sigma as optimize_sigma,
+    )
+    from rs_keras.report import plots as plots
+    from rs_keras.report import tables as tables
     from rs_keras.teacher import smoothed_labels as smoothed_labels
 
 __version__ = "0.1.0"
@@ -39,30 +44,23 @@ _HOMES = {
     "bounds": "rs_keras.bounds",
     "datasets": "rs_keras.datasets",
     "models": "rs_keras.models",
-    "BallMemory": "rs_keras.ball_memory",
-    "Certificate": "rs_keras.certificate",
-    "Certifier": "rs_keras.certifier",
-    "CertificationLog": "rs_keras.log",
-    "DataDependentCertifier": "rs_keras.per_input",
-    "Decision": "rs_keras.decision",
-    "Prediction": "rs_keras.certificate",
-    "certify_dataset": "rs_keras.evaluation",
+    "BallMemory": "rs_keras.per_input_sigma.ball_memory",
+    "Certificate": "rs_keras.certification.certificate",
+    "Certifier": "rs_keras.certification.certifier",
+    "CertificationLog": "rs_keras.logs.log",
+    "DataDependentCertifier": "rs_keras.per_input_sigma.certifier",
+    "Decision": "rs_keras.certification.sequential.decision",
+    "Prediction": "rs_keras.certification.certificate",
+    "certify_dataset": "rs_keras.logs.evaluation",
     "smoothed_labels": "rs_keras.teacher",
-    "compose": "rs_keras.composition",
-    "optimize_sigma": "rs_keras.data_dependent",
+    "compose": "rs_keras.per_input_sigma.composition",
+    "optimize_sigma": "rs_keras.per_input_sigma.optimization",
 }
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rs_keras' has no attribute {name!r}")
-    module = import_module(_HOMES[name])
-    is_module = _HOMES[name] == f"rs_keras.{name}"
-    value = module if is_module else getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# Modules that also have a shorter name.
+_SHORT = {
+    "ensembles": "rs_keras.classifiers.ensembles",
+    "plots": "rs_keras.report.plots",
+    "tables": "rs_keras.report.tables",
+}
+__getattr__, __dir__ = attach(__name__, _HOMES | _SHORT)

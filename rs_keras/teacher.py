@@ -17,17 +17,17 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from rs_keras import datasets
-from rs_keras.certifier import Certifier
-from rs_keras.checks import check_count
-from rs_keras.checks import check_distributions
-from rs_keras.checks import check_images
-from rs_keras.classifiers import fingerprint
-from rs_keras.classifiers import sigma_for
-from rs_keras.evaluation import selected
-from rs_keras.files import written_whole
-from rs_keras.log_format import differences
-from rs_keras.log_format import json_values
-from rs_keras.noise import fold_in
+from rs_keras._atomic_files import written_whole
+from rs_keras._checks import check_count
+from rs_keras._checks import check_distributions
+from rs_keras._checks import check_images
+from rs_keras.certification.certifier import Certifier
+from rs_keras.classifiers.adapters import fingerprint
+from rs_keras.classifiers.adapters import sigma_for
+from rs_keras.logs.evaluation import selected
+from rs_keras.logs.file_format import differences
+from rs_keras.logs.file_format import json_values
+from rs_keras.noise.draws import fold_in
 
 # Of the teacher, as in the paper.
 _SIGMA = 0.25

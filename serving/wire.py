@@ -9,8 +9,8 @@ from tensorflow_serving.apis import predict_pb2
 
 from rs_keras.export import signature as signatures
 from rs_keras.serving import tensors
-from rs_keras.serving.failures import ServingError
-from rs_keras.serving.failures import WrongAnswer
+from rs_keras.serving.errors import ServingError
+from rs_keras.serving.errors import WrongAnswer
 
 
 class OtherExport(ServingError):

@@ -5,19 +5,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from rs_keras.classifiers import image_shape
+from rs_keras.classifiers.adapters import image_shape
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import labels_of
-from rs_keras.trainers import batches
-from rs_keras.trainers import draws
-from rs_keras.trainers import multi_worker
-from rs_keras.trainers import replicas
-from rs_keras.trainers import workers
-from rs_keras.trainers.data_dependent import PerExampleSigma
-from rs_keras.trainers.noisy import Draw as Draw
-from rs_keras.trainers.noisy import Losses as Losses
-from rs_keras.trainers.noisy import NoisyModel
-from rs_keras.trainers.quick_gradients import quick_gradients
+from rs_keras.trainers._distributed import multi_worker
+from rs_keras.trainers._distributed import replicas
+from rs_keras.trainers._distributed import startup_checks
+from rs_keras.trainers._step import data_checks
+from rs_keras.trainers._step import draws
+from rs_keras.trainers._step.input_gradients import quick_gradients
+from rs_keras.trainers._step.noisy_model import Draw as Draw
+from rs_keras.trainers._step.noisy_model import Losses as Losses
+from rs_keras.trainers._step.noisy_model import NoisyModel
+from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
 
 # Training steps count from 0, so evaluation has this one to itself.
 EVALUATION_STEP = -1
@@ -261,14 +261,14 @@ class SmoothTrainer(NoisyModel):
                 step and the part of the loss that broke.
         """
         self._assert_compile_called("fit")
-        x = workers.look_at(self, x, y, batch_size, kwargs)
+        x = startup_checks.look_at(self, x, y, batch_size, kwargs)
         return super().fit(
             x,
             y,
             batch_size,
             epochs,
             verbose,
-            batches.with_own_callbacks(callbacks),
+            data_checks.with_own_callbacks(callbacks),
             **kwargs,
         )
 
@@ -286,9 +286,9 @@ class SmoothTrainer(NoisyModel):
         Raises:
             ValueError: That names `images` or `labels`.
         """
-        batches.check_images(images, image_shape(self.model))
-        labels = batches.labels_in(targets)
-        batches.check_labels(labels, len(images), self._classes(images))
+        data_checks.check_images(images, image_shape(self.model))
+        labels = data_checks.labels_in(targets)
+        data_checks.check_labels(labels, len(images), self._classes(images))
         if training and isinstance(self.sigma, PerExampleSigma):
             self.sigma.check_targets(targets)
 
@@ -330,7 +330,9 @@ class SmoothTrainer(NoisyModel):
         Raises:
             ValueError: If a call makes several steps on several devices.
         """
-        workers.check_steps(self.distribute_strategy, self.steps_per_execution)
+        startup_checks.check_steps(
+            self.distribute_strategy, self.steps_per_execution
+        )
         return super().make_test_function(force)
 
     def begin_epoch(self, epoch: int) -> None:

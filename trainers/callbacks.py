@@ -9,15 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from rs_keras import cluster
-from rs_keras.certifier import Certifier
-from rs_keras.checks import check_count
-from rs_keras.checks import check_positive
-from rs_keras.checks import check_probability
-from rs_keras.classifiers import network_of
-from rs_keras.evaluation import selected
-from rs_keras.files import written_whole
-from rs_keras.noise import fold_in
+from rs_keras import distribution
+from rs_keras._atomic_files import written_whole
+from rs_keras._checks import check_count
+from rs_keras._checks import check_positive
+from rs_keras._checks import check_probability
+from rs_keras.certification.certifier import Certifier
+from rs_keras.classifiers.adapters import network_of
+from rs_keras.logs.evaluation import selected
+from rs_keras.noise.draws import fold_in
 
 
 class CertifyCallback(keras.callbacks.Callback):
@@ -138,7 +138,7 @@ class CertifyCallback(keras.callbacks.Callback):
             self._certifier = Certifier(
                 classifier,
                 sigma,
-                strategy=cluster.within_machine(model.distribute_strategy),
+                strategy=distribution.within_machine(model.distribute_strategy),
             )
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:

@@ -6,21 +6,21 @@ import keras
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from rs_keras.adversaries import NoiseAscent
-from rs_keras.checks import check_count
-from rs_keras.checks import check_distributions
-from rs_keras.checks import check_flag
-from rs_keras.checks import check_not_negative
-from rs_keras.checks import check_positive
+from rs_keras._checks import check_count
+from rs_keras._checks import check_distributions
+from rs_keras._checks import check_flag
+from rs_keras._checks import check_not_negative
+from rs_keras._checks import check_positive
+from rs_keras.adversaries.attacks import NoiseAscent
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
 from rs_keras.losses import smoothed
-from rs_keras.trainers import draws
+from rs_keras.trainers._step import draws
+from rs_keras.trainers._step.input_gradients import only_cpus
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.quick_gradients import only_cpus
 
 # Images are attacked by so many: oneDNN prepares each operation anew for each
 # size of batch that it meets.

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from rs_keras.checks import check_count
-from rs_keras.checks import check_not_negative
-from rs_keras.checks import check_positive
+from rs_keras._checks import check_count
+from rs_keras._checks import check_not_negative
+from rs_keras._checks import check_positive
 from rs_keras.losses import labels_of
 from rs_keras.losses import smoothed
 from rs_keras.trainers.base import Draw

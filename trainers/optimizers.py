@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from rs_keras.checks import check_not_negative
+from rs_keras._checks import check_not_negative
 
 
 @keras.saving.register_keras_serializable("rs_keras")

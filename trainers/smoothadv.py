@@ -6,9 +6,9 @@ import keras
 import tensorflow as tf
 
 from rs_keras import adversaries
-from rs_keras.checks import check_choice
-from rs_keras.checks import check_count
-from rs_keras.checks import check_positive
+from rs_keras._checks import check_choice
+from rs_keras._checks import check_count
+from rs_keras._checks import check_positive
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw

@@ -5,17 +5,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from rs_keras.adversaries import Ascent
-from rs_keras.ascent import project
-from rs_keras.checks import check_count
-from rs_keras.checks import check_flag
-from rs_keras.checks import check_not_negative
-from rs_keras.checks import check_positive
+from rs_keras._checks import check_count
+from rs_keras._checks import check_flag
+from rs_keras._checks import check_not_negative
+from rs_keras._checks import check_positive
+from rs_keras.adversaries.attacks import Ascent
+from rs_keras.adversaries.gradients import project
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
 from rs_keras.losses import smoothed
-from rs_keras.trainers import draws
+from rs_keras.trainers._step import draws
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer

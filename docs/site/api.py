@@ -41,54 +41,40 @@ GROUPS = {
     "Certifying": {
         "rs_keras": "",
         "rs_keras.bounds": "",
-        "rs_keras.noise": "as_seeds fresh_seeds fold_in example_seed normal "
-        "uniform",
-        "rs_keras.seeds": "SeedKey load_key",
-        "rs_keras.norms": "linf_radius linf_log",
-        "rs_keras.ensembles": "ensemble denoised soft_predict",
-        "rs_keras.data_dependent": "SigmaOptimizer search_sigma ascend",
-        "rs_keras.per_input": "",
-        "rs_keras.composition": "Composition",
-        "rs_keras.sequential": "checkpoints spending boundary "
-        "crossing_probability",
-        "rs_keras.cluster": "strategy_of member_from_environment Member",
+        "rs_keras.noise": "",
+        "rs_keras.classifiers.ensembles": "ensemble denoised soft_predict",
+        "rs_keras.per_input_sigma": "",
+        "rs_keras.per_input_sigma.certifier": "",
+        "rs_keras.certification.sequential": "",
+        "rs_keras.distribution": "strategy_of member_from_environment Member",
     },
     "Data and models": {
         "rs_keras.datasets": "",
         "rs_keras.models": "",
-        "rs_keras.checkpoints": "load_classifier trained_sigma",
+        "rs_keras.classifiers": "",
     },
     "Logs, tables, plots": {
-        "rs_keras.log": "",
-        "rs_keras.evaluation": "decide_dataset selected",
-        "rs_keras.log_metrics": "accuracy_interval capped_acr median_radius "
-        "class_accuracy top_probabilities top_probability_ecdf mean_samples",
-        "rs_keras.tables": "certified_table",
-        "rs_keras.plots": "plot_certified_accuracy",
+        "rs_keras.logs": "",
+        "rs_keras.report.tables": "certified_table",
+        "rs_keras.report.plots": "plot_certified_accuracy",
         "rs_keras.report": "",
-        "rs_keras.comparison": "Comparison compare_acr",
-        "rs_keras.corruptions": "CorruptionResult CorruptionSummary summarize "
-        "grouped corruption_table",
-        "rs_keras.mixing": "adversarial_images confidences "
+        "rs_keras.report.interpolation": "adversarial_images confidences "
         "equal_confidence_ratios",
-        "rs_keras.figures": "plot_interpolation plot_mixing_ratios",
+        "rs_keras.report.figures": "plot_interpolation plot_mixing_ratios",
     },
     "Training": {
         "rs_keras.trainers": "",
-        "rs_keras.trainers.recipes": "get methods load",
-        "rs_keras.trainers.recipe": "Recipe",
+        "rs_keras.trainers.recipes": "",
         "rs_keras.trainers.callbacks": "CertifyCallback SaveModel",
-        "rs_keras.trainers.snapshots": "fit",
-        "rs_keras.trainers.runs": "train",
-        "rs_keras.trainers.batch_norm": "synchronized is_synchronized",
-        "rs_keras.adversaries": "PGD DDN Ascent NoiseAscent",
+        "rs_keras.trainers.runs": "",
+        "rs_keras.adversaries": "",
         "rs_keras.losses": "labels_of cross_entropy smoothed divergence",
     },
     "Sweeps": {
-        "rs_keras.trainers.tuning": "SmoothingHyperModel tuner best_recipe",
-        "rs_keras.trainers.search_spaces": "Log Uniform Choice Per default "
-        "sample",
-        "rs_keras.trainers.sweeps": "TrialResult results pareto table "
+        "rs_keras.trainers.tuning": "",
+        "rs_keras.trainers.tuning.search_spaces": "Log Uniform Choice Per "
+        "default sample",
+        "rs_keras.trainers.tuning.sweeps": "TrialResult results pareto table "
         "plot_front write",
     },
     "Exporting and serving": {
@@ -168,13 +154,27 @@ def pages(sources: Path) -> Iterator[Page]:
     entries = _entries(sources)
     modules = {module for _, module, _ in entries}
     for group, module, given in entries:
-        names = exported(sources, module) or tuple(given.split())
-        names = tuple(n for n in names if f"{module}.{n}" not in modules)
+        listed = exported(sources, module)
+        names = tuple(
+            name
+            for name in listed or given.split()
+            if f"{module}.{name}" not in modules
+            and not _is_shown_above(sources, module, name)
+        )
+        if listed and not names:
+            continue
         if module not in OPEN:
             yield Page(group, module, names)
             continue
         for name in names:
             yield Page(group, f"{module}.{name}", None)
+
+
+def _is_shown_above(sources: Path, module: str, name: str) -> bool:
+    """Whether a package around a module has the name, and so its page."""
+    parts = module.split(".")
+    around = (".".join(parts[:end]) for end in range(1, len(parts)))
+    return any(name in exported(sources, package) for package in around)
 
 
 def _entries(sources: Path) -> list[tuple[str, str, str]]:

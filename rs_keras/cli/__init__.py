@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import rs_keras
-from rs_keras.cli import wording
-from rs_keras.quiet import import_tensorflow
+from rs_keras._tensorflow_logging import import_tensorflow
+from rs_keras.cli import _errors
 
 COMMANDS = (
     "train",
@@ -55,7 +55,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands: what help and docs are made from."""
-    parser = wording.Parser(
+    parser = _errors.Parser(
         prog="rs-keras",
         description=rs_keras.__doc__,
         formatter_class=_Formatter,
@@ -84,7 +84,7 @@ def _parsed(
 ) -> argparse.Namespace:
     """Reads the words; what is wrong with them is told by their command."""
     try:
-        wording.check_command(words, COMMANDS)
+        _errors.check_command(words, COMMANDS)
     except ValueError as error:
         parser.error(str(error))
     args, unknown = parser.parse_known_args(words)
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             import_tensorflow()
         return args.run(args) or 0
     except (ValueError, OSError) as error:
-        text = wording.told(error, args)
+        text = _errors.told(error, args)
         print(f"rs-keras {args.command}: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -6,8 +6,8 @@ rs-keras certify mnist --model runs/mnist --skip 100 --out runs/mnist.tsv
 import argparse
 from typing import Any
 
-from rs_keras.cli import certifying
-from rs_keras.cli import spreading
+from rs_keras.cli import _certification
+from rs_keras.cli import _devices
 
 HELP = "certifies a data set (a log that resumes), or one image"
 EXAMPLE = (
@@ -16,7 +16,7 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    certifying.add_arguments(parser)
+    _certification.add_arguments(parser)
     parser.add_argument(
         "--out", metavar="LOG", help="the log, TSV; resumed if it is there"
     )
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1e-4,
         help="of the choice (default: %(default)s)",
     )
-    spreading.add_arguments(
+    _devices.add_arguments(
         parser,
         "this worker's share of the images, by TF_CONFIG, into LOG.i-of-m.tsv; "
         "`merge` makes one log of them",
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
         "tolerance": args.tolerance,
         "max_radius": args.max_radius,
     }
-    if certifying.is_image(args.data):
+    if _certification.is_image(args.data):
         _one_image(args, arguments)
     elif args.out is None:
         raise ValueError("--out LOG must be given to certify a data set")
@@ -129,7 +129,7 @@ def _check_strategy(args: argparse.Namespace) -> None:
     }
     if args.strategy == "multi_worker":
         uses = {
-            "a data set": not certifying.is_image(args.data),
+            "a data set": not _certification.is_image(args.data),
             "--seed: all workers have to draw under the same": args.seed
             is not None,
         }
@@ -139,7 +139,7 @@ def _check_strategy(args: argparse.Namespace) -> None:
 
 
 def _certifier(args: argparse.Namespace) -> Any:
-    certifier = certifying.certifier_of(args)
+    certifier = _certification.certifier_of(args)
     if args.sigma_mode == "fixed":
         return certifier
     if args.servers is not None:
@@ -163,7 +163,7 @@ def _certifier(args: argparse.Namespace) -> Any:
 
 def _one_image(args: argparse.Namespace, arguments: dict) -> None:
     certifier = _certifier(args)
-    for _, image, _ in certifying.examples_of(args, certifier):
+    for _, image, _ in _certification.examples_of(args, certifier):
         found = certifier.certify(image, seed=args.seed, **arguments)
         print(f"{args.data}: {found.sentence(0)}")
 
@@ -171,9 +171,9 @@ def _one_image(args: argparse.Namespace, arguments: dict) -> None:
 def _data_set(args: argparse.Namespace, arguments: dict) -> None:
     from rs_keras import certify_dataset
 
-    shard, out = spreading.shard_of(args.strategy, args.out)
+    shard, out = _devices.shard_of(args.strategy, args.out)
     certifier = _certifier(args)
-    data = certifying.data_set_of(args, certifier)
+    data = _certification.data_set_of(args, certifier)
     log = certify_dataset(
         certifier,
         data,

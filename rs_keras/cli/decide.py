@@ -6,7 +6,7 @@ rs-keras decide mnist --model runs/mnist --radius 0.5,1.0 --max-examples 100
 import argparse
 from typing import Any
 
-from rs_keras.cli import certifying
+from rs_keras.cli import _certification
 
 HELP = "decides whether a radius is certified, with few draws"
 EXAMPLE = (
@@ -16,7 +16,7 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    certifying.add_arguments(parser)
+    _certification.add_arguments(parser)
     parser.add_argument(
         "--radius",
         type=_radii,
@@ -52,14 +52,14 @@ def _radii(text: str) -> list[float]:
 
 
 def run(args: argparse.Namespace) -> int:
-    certifier = certifying.certifier_of(args)
+    certifier = _certification.certifier_of(args)
     arguments = {
         "radius": args.radius,
         "alpha": args.alpha,
         "n_max": args.n_max,
         "runner_up": not args.plain,
     }
-    if certifying.is_image(args.data):
+    if _certification.is_image(args.data):
         return _one_image(args, certifier, arguments)
     if args.out is None:
         _print_data_set(args, certifier, arguments)
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 def _one_image(
     args: argparse.Namespace, certifier: Any, arguments: dict[str, Any]
 ) -> int:
-    ((_, image, _),) = certifying.examples_of(args, certifier)
+    ((_, image, _),) = _certification.examples_of(args, certifier)
     found = certifier.decide(image, seed=args.seed, **arguments)
     print(f"{args.data}: {found.sentence(0)}")
     return 0 if found.certified[0] else 1
@@ -80,16 +80,16 @@ def _one_image(
 def _print_data_set(
     args: argparse.Namespace, certifier: Any, arguments: dict[str, Any]
 ) -> None:
-    from rs_keras.noise import example_seed
+    from rs_keras.noise.draws import example_seed
 
-    root = certifying.root_of(args.seed)
+    root = _certification.root_of(args.seed)
     radii = ",".join(map(str, args.radius))
     print(
         f"# sigma={certifier.sigma:g} radius={radii} n_max={args.n_max} "
         f"alpha={args.alpha:g} seed={root}"
     )
     print("idx\tlabel\tpredict\tradius\tn")
-    for idx, image, label in certifying.examples_of(args, certifier):
+    for idx, image, label in _certification.examples_of(args, certifier):
         seed = example_seed(root, idx)
         found = certifier.decide(image, seed=seed, **arguments)
         print(
@@ -102,10 +102,10 @@ def _print_data_set(
 def _log_data_set(
     args: argparse.Namespace, certifier: Any, arguments: dict[str, Any]
 ) -> None:
-    from rs_keras.evaluation import decide_dataset
-    from rs_keras.log_format import rounded_down
+    from rs_keras.logs.evaluation import decide_dataset
+    from rs_keras.logs.file_format import rounded_down
 
-    data = certifying.data_set_of(args, certifier)
+    data = _certification.data_set_of(args, certifier)
     log = decide_dataset(
         certifier,
         data,

@@ -12,7 +12,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from rs_keras.cli import certifying
+from rs_keras.cli import _certification
 
 HELP = "opens a page to draw an image, certify it and try to break it"
 EXAMPLE = "rs-keras demo --model runs/mnist"
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a .keras file, the folder of a training run, a SavedModel, or "
         "pretrained:NAME (default: %(default)s)",
     )
-    certifying.add_sigma(parser)
+    _certification.add_sigma(parser)
     parser.add_argument(
         "--port", type=int, default=0, help="of the page (default: any free)"
     )
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
-        certifier = certifying.certifier_of(args)
+        certifier = _certification.certifier_of(args)
         names = _class_names(args.model)
         with DemoServer(certifier, names, args.model, args.port) as demo:
             print(f"{demo.address} (Ctrl-C ends it)", flush=True)

@@ -5,7 +5,7 @@ rs-keras export runs/mnist --out exports/mnist
 
 import argparse
 
-from rs_keras.cli import certifying
+from rs_keras.cli import _certification
 
 HELP = "exports a certifier for TF Serving, or shows what an export holds"
 EXAMPLE = "rs-keras export runs/mnist --out exports/mnist"
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="CHECKPOINT",
-        help=certifying.CHECKPOINT,
+        help=_certification.CHECKPOINT,
     )
     parser.add_argument(
         "--out", metavar="DIR", help="the folder of all versions: 1/, 2/, ..."
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="instead: print what an export (or one version of it) holds",
     )
-    certifying.add_certifier_arguments(parser)
+    _certification.add_certifier_arguments(parser)
     for flag, default, meaning in (
         ("--n0", 100, "draws with which `certify` selects the class"),
         ("--n", 10_000, "draws with which `certify` bounds it"),
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
         )
     from rs_keras.export import export_certifier
 
-    certifier = certifying.certifier_of(args)
+    certifier = _certification.certifier_of(args)
     names = args.class_names
     version = export_certifier(
         certifier,

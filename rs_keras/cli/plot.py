@@ -5,7 +5,7 @@ rs-keras plot runs/gaussian.tsv runs/smoothmix.tsv -o curves.png
 
 import argparse
 
-from rs_keras.cli import logs
+from rs_keras.cli import _logs
 
 HELP = "plots certified accuracy against radius (PNG, SVG, PDF)"
 EXAMPLE = "rs-keras plot runs/gaussian.tsv runs/smoothmix.tsv -o curves.png"
@@ -13,7 +13,7 @@ TENSORFLOW = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    logs.add_arguments(parser)
+    _logs.add_arguments(parser)
     parser.add_argument(
         "-o",
         "--out",
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rs_keras.plots import plot_certified_accuracy
+    from rs_keras.report.plots import plot_certified_accuracy
 
-    plot_certified_accuracy(logs.read_logs(args), args.out, args.title)
+    plot_certified_accuracy(_logs.read_logs(args), args.out, args.title)
     print(args.out)

@@ -5,25 +5,25 @@ rs-keras predict mnist --model runs/mnist --max-examples 10
 
 import argparse
 
-from rs_keras.cli import certifying
+from rs_keras.cli import _certification
 
 HELP = "says what the smoothed classifier answers, or abstains"
 EXAMPLE = "rs-keras predict mnist --model runs/mnist --max-examples 10"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    certifying.add_arguments(parser)
+    _certification.add_arguments(parser)
     parser.add_argument(
         "--n", type=int, default=1_000, help="draws (default: %(default)s)"
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    from rs_keras.noise import example_seed
+    from rs_keras.noise.draws import example_seed
 
-    certifier = certifying.certifier_of(args)
-    examples = certifying.examples_of(args, certifier)
-    root = certifying.root_of(args.seed)
+    certifier = _certification.certifier_of(args)
+    examples = _certification.examples_of(args, certifier)
+    root = _certification.root_of(args.seed)
     print(
         f"# sigma={certifier.sigma:g} n={args.n} alpha={args.alpha:g} "
         f"seed={root}"

@@ -6,10 +6,10 @@ rs-keras report runs/gaussian.tsv runs/smoothmix.tsv -o report.html
 import argparse
 from typing import TYPE_CHECKING
 
-from rs_keras.cli import logs as log_flags
+from rs_keras.cli import _logs as log_flags
 
 if TYPE_CHECKING:
-    from rs_keras.log import CertificationLog
+    from rs_keras.logs.log import CertificationLog
     from rs_keras.report import Thumbnails
 
 HELP = "writes logs as one page: curves, table, gallery, guarantee"
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rs_keras.checks import check_count
+    from rs_keras._checks import check_count
     from rs_keras.report import write_report
 
     check_count("--max-images", args.max_images, 0)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
-from rs_keras.cli import spreading
+from rs_keras.cli import _devices
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from rs_keras.trainers.recipes import Recipe
+    from rs_keras.trainers.recipes.recipe import Recipe
 
 HELP = (
     "trains and certifies the papers' MNIST table and ablations; resumes at "
@@ -94,18 +94,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "same images",
     )
     parser.add_argument("--data-dir", help="where tensorflow-datasets looks")
-    spreading.add_replicas(parser, "on a machine without accelerators")
+    _devices.add_replicas(parser, "on a machine without accelerators")
 
 
 def run(args: argparse.Namespace) -> int | None:
-    from rs_keras import cluster
-    from rs_keras.trainers import reproduction
-    from rs_keras.trainers import reproduction_table
+    from rs_keras import distribution
+    from rs_keras.trainers.reproduction import mnist as reproduction
+    from rs_keras.trainers.reproduction import tables as reproduction_table
 
     strategy = None
     if args.replicas is not None:
         # Before anything else of TensorFlow.
-        strategy = cluster.strategy_of("mirrored", replicas=args.replicas)
+        strategy = distribution.strategy_of("mirrored", replicas=args.replicas)
     # Trainings stop at SIGTERM by themselves; a certification, as at Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     root = Path(args.out)
@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int | None:
 
 
 def _print_tables(args: argparse.Namespace) -> None:
-    from rs_keras.trainers import reproduction_table
+    from rs_keras.trainers.reproduction import tables as reproduction_table
 
     tables = reproduction_table.tables(args.out, args.sigma)
     if tables:
@@ -150,7 +150,7 @@ def _print_tables(args: argparse.Namespace) -> None:
 
 def _check_references(args: argparse.Namespace, names: list[str]) -> None:
     """Reads the authors' logs once, to find what is wrong with them."""
-    from rs_keras.trainers.reproduction_published import reference_log
+    from rs_keras.trainers.reproduction.published import reference_log
 
     if args.references is None:
         return
@@ -164,24 +164,24 @@ def _check_references(args: argparse.Namespace, names: list[str]) -> None:
 
 def _compare(args: argparse.Namespace, name: str) -> None:
     """Compares a run's log with the authors', how far ever it came."""
-    from rs_keras.trainers import reproduction_pairs
-    from rs_keras.trainers import reproduction_runs
+    from rs_keras.trainers.reproduction import pairs
+    from rs_keras.trainers.reproduction import results
 
     if args.references is None:
         return
-    run = reproduction_runs.read(args.out, args.sigma, name)
+    run = results.read(args.out, args.sigma, name)
     if run:
-        reproduction_pairs.against_authors(run, args.references)
+        pairs.against_authors(run, args.references)
 
 
 def _runs(args: argparse.Namespace) -> list[str]:
     """Returns the runs that the flags ask for, each checked."""
-    from rs_keras.checks import check_choice
-    from rs_keras.checks import check_count
+    from rs_keras._checks import check_choice
+    from rs_keras._checks import check_count
     from rs_keras.trainers import recipes
-    from rs_keras.trainers import reproduction
-    from rs_keras.trainers.reproduction_published import ABLATIONS
-    from rs_keras.trainers.reproduction_published import PUBLISHED
+    from rs_keras.trainers.reproduction import mnist as reproduction
+    from rs_keras.trainers.reproduction.published import ABLATIONS
+    from rs_keras.trainers.reproduction.published import PUBLISHED
 
     check_choice("--sigma", str(args.sigma), map(str, PUBLISHED))
     if args.epochs is not None:
@@ -210,7 +210,7 @@ def _runs(args: argparse.Namespace) -> list[str]:
 
 def _base(args: argparse.Namespace) -> str:
     """What the ablations change: in full, it is a method of the table."""
-    from rs_keras.trainers import reproduction
+    from rs_keras.trainers.reproduction import mnist as reproduction
 
     method = reproduction.ABLATED
     asked = reproduction.recipe_of(
@@ -224,7 +224,7 @@ def _base(args: argparse.Namespace) -> str:
 
 def _asked(args: argparse.Namespace, name: str) -> tuple[Path, "Recipe"]:
     """Returns a run's folder, and what the flags ask to be in it."""
-    from rs_keras.trainers import reproduction
+    from rs_keras.trainers.reproduction import mnist as reproduction
 
     folder = reproduction.folder_of(args.out, args.sigma, name)
     dtype = args.dtype or reproduction.dtype_of(folder)
@@ -240,9 +240,9 @@ def _run(
     strategy: "tf.distribute.Strategy | None",
 ) -> int:
     """Trains and certifies one run, from where it was."""
-    from rs_keras import cluster
-    from rs_keras.checkpoints import load_classifier
-    from rs_keras.trainers import reproduction
+    from rs_keras import distribution
+    from rs_keras.classifiers.checkpoints import load_classifier
+    from rs_keras.trainers.reproduction import mnist as reproduction
 
     folder, recipe = _asked(args, name)
     if not reproduction.is_trained(folder, recipe):
@@ -250,7 +250,7 @@ def _run(
         if code:
             return code
     print(f"certifying {folder}", file=sys.stderr, flush=True)
-    with cluster.scope_of(strategy):
+    with distribution.scope_of(strategy):
         model = load_classifier(folder)
     reproduction.certify(
         model,

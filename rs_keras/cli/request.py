@@ -10,8 +10,8 @@ import zlib
 from typing import TYPE_CHECKING
 from typing import Any
 
-from rs_keras.cli import certifying
-from rs_keras.cli import reaching
+from rs_keras.cli import _certification
+from rs_keras.cli import _client
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,11 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="draws a request (default: adapts)",
     )
-    reaching.add_arguments(parser)
+    _client.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    with reaching.client_of(args, args.address) as client:
+    with _client.client_of(args, args.address) as client:
         if args.image is None and args.npz is None:
             _describe(client, args)
             return 0
@@ -131,7 +131,7 @@ def _images(
 
     if args.image is not None:
         shape = client.model.image_shape
-        read = [certifying.read_image(path, shape) for path in args.image]
+        read = [_certification.read_image(path, shape) for path in args.image]
         return np.concatenate(read), args.image
     try:
         with open(args.npz, "rb") as file, np.load(file) as archive:

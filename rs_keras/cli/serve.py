@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs tensorflow_model_server where there is one, else our own."""
     if (args.export_dir is None) == (args.config is None):
         raise ValueError("Either DIR or --config must be given.")
-    from rs_keras.checks import check_not_negative
+    from rs_keras._checks import check_not_negative
 
     # Otherwise it would come to light when the server is to stop.
     check_not_negative("grace", args.grace)
@@ -248,7 +248,7 @@ def _binary_flags(args: argparse.Namespace) -> list[str]:
     if tls is not None:
         flags.append(f"--ssl_config_file={_kept('ssl', tls.text_proto())}")
     if args.metrics_port:
-        from rs_keras.serving.metrics import PATH
+        from rs_keras.serving.server.metrics import PATH
 
         monitoring = f'prometheus_config {{ enable: true, path: "{PATH}" }}\n'
         flags += [
@@ -271,9 +271,9 @@ def _model_flags(args: argparse.Namespace) -> list[str]:
             f"--model_name={_model_name(args)}",
             f"--model_base_path={os.path.abspath(args.export_dir)}",
         ]
-    from rs_keras.serving import config
+    from rs_keras.serving.server import model_config
 
-    text = config.single(
+    text = model_config.single(
         args.export_dir,
         _model_name(args),
         _versions(args.versions),
@@ -347,8 +347,8 @@ def _tls(args: argparse.Namespace) -> Any:
 @contextmanager
 def _json_logs(verbose: bool) -> Iterator[None]:
     """Writes what happens to stderr, one JSON object a line."""
-    from rs_keras.serving.log import LOGGER
-    from rs_keras.serving.log import JSONFormatter
+    from rs_keras.serving.event_log import LOGGER
+    from rs_keras.serving.event_log import JSONFormatter
 
     handler = logging.StreamHandler()
     handler.setFormatter(JSONFormatter())

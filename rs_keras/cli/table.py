@@ -6,7 +6,7 @@ rs-keras table runs/mnist.tsv --radii 0,0.25,0.5 --format markdown
 import argparse
 import sys
 
-from rs_keras.cli import logs
+from rs_keras.cli import _logs
 
 HELP = "prints certification logs as a table (text, Markdown, LaTeX)"
 EXAMPLE = "rs-keras table runs/mnist.tsv --radii 0,0.25,0.5 --format markdown"
@@ -14,7 +14,7 @@ TENSORFLOW = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    logs.add_arguments(parser)
+    _logs.add_arguments(parser)
     parser.add_argument(
         "--radii",
         metavar="R,R,...",
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rs_keras.tables import certified_table
+    from rs_keras.report.tables import certified_table
 
-    radii = None if args.radii is None else logs.radii_of(args.radii)
-    found = logs.read_logs(args)
+    radii = None if args.radii is None else _logs.radii_of(args.radii)
+    found = _logs.read_logs(args)
     print(certified_table(found, radii, args.format, args.per_input_sigma))
     varying = [log.name for log in found if log.scope == "per_input_sigma"]
     if varying and not args.per_input_sigma:

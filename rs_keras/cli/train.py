@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
-from rs_keras.cli import spreading
+from rs_keras.cli import _devices
 
 if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from rs_keras.trainers.recipes import Recipe
+    from rs_keras.trainers.recipes.recipe import Recipe
 
 HELP = "trains a classifier to be smoothed; resumes bit for bit"
 EXAMPLE = "rs-keras train mnist --method smoothmix --sigma 1.0 --out runs/mnist"
@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_recipe(parser)
     _add_run(parser)
     _add_teacher(parser)
-    spreading.add_arguments(parser, "the workers that TF_CONFIG names")
-    spreading.add_timeout(parser)
+    _devices.add_arguments(parser, "the workers that TF_CONFIG names")
+    _devices.add_timeout(parser)
     parser.add_argument(
         "--sync-batch-norm",
         action="store_true",
@@ -147,30 +147,30 @@ def _add_teacher(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
-    from rs_keras import cluster
+    from rs_keras import distribution
 
     # Before anything else of TensorFlow: workers have to meet first.
-    strategy = cluster.strategy_of(
+    strategy = distribution.strategy_of(
         args.strategy, args.worker_timeout, args.replicas
     )
     try:
         return _train(args, strategy)
-    except cluster.LOST as error:
-        if cluster.member_of(strategy).size == 1:
+    except distribution.LOST as error:
+        if distribution.member_of(strategy).size == 1:
             raise
-        spreading.begin_again(error)
+        _devices.begin_again(error)
 
 
 def _train(
     args: argparse.Namespace, strategy: "tf.distribute.Strategy | None"
 ) -> int | None:
-    from rs_keras import cluster
-    from rs_keras.trainers import runs
-    from rs_keras.trainers import workers
+    from rs_keras import distribution
+    from rs_keras.trainers._distributed import startup_checks
+    from rs_keras.trainers.runs import training as runs
 
-    workers.check_steps(strategy, args.steps_per_execution)
-    is_chief = cluster.member_of(strategy).is_chief
-    recipe, folder = cluster.everywhere(
+    startup_checks.check_steps(strategy, args.steps_per_execution)
+    is_chief = distribution.member_of(strategy).is_chief
+    recipe, folder = distribution.everywhere(
         strategy, lambda: _prepared(args, is_chief)
     )
     if is_chief:
@@ -215,9 +215,9 @@ def _prepared(
     args: argparse.Namespace, is_chief: bool
 ) -> tuple["Recipe", Path]:
     """Returns what to train, and the chief's folder for it."""
-    from rs_keras.checks import check_count
-    from rs_keras.checks import check_not_negative
-    from rs_keras.trainers import runs
+    from rs_keras._checks import check_count
+    from rs_keras._checks import check_not_negative
+    from rs_keras.trainers.runs import training as runs
 
     check_count("steps-per-execution", args.steps_per_execution)
     check_not_negative("snapshot-seconds", args.snapshot_seconds)
@@ -231,7 +231,7 @@ def _prepared(
 def _recipe(args: argparse.Namespace) -> "Recipe":
     """Returns the recipe that the flags ask for."""
     from rs_keras.trainers import recipes
-    from rs_keras.trainers import runs
+    from rs_keras.trainers.runs import training as runs
 
     file = args.recipe
     if file is None and args.data is None and args.resume and args.out:
@@ -286,7 +286,7 @@ def _overrides(args: argparse.Namespace) -> dict[str, Any]:
 
 def _with_votes(recipe: "Recipe", teacher_n: int | None) -> "Recipe":
     """Writes into the recipe how many votes the soft labels are made of."""
-    from rs_keras.checks import check_count
+    from rs_keras._checks import check_count
 
     if teacher_n is None:
         return recipe
@@ -380,14 +380,14 @@ def _labels_of_teacher(
     options: dict[str, Any],
 ) -> "np.ndarray":
     import rs_keras
-    from rs_keras import cluster
+    from rs_keras import distribution
     from rs_keras import teacher
-    from rs_keras.checkpoints import load_classifier
-    from rs_keras.trainers import runs
+    from rs_keras.classifiers.checkpoints import load_classifier
+    from rs_keras.trainers.runs import training as runs
 
     settings = recipe.teacher
     n = settings.get("n", 10_000)
-    member = cluster.member_of(options["strategy"])
+    member = distribution.member_of(options["strategy"])
     # Each worker votes for itself, and may see the same folder.
     own = "" if member.is_chief else f".worker{member.rank}"
     made = folder / f"soft_labels_{n}{own}.npz"
@@ -395,7 +395,7 @@ def _labels_of_teacher(
         # A student that has begun knows its labels: its teacher may be gone.
         if made.exists() and (folder / runs.SNAPSHOT).exists():
             return teacher.read_labels(made, recipe.dataset)
-    spread = cluster.within_machine(options["strategy"])
+    spread = distribution.within_machine(options["strategy"])
     # What is wrong with the student shows before its teacher is trained.
     recipe.build(args.data_dir)
     if args.teacher == "train":
@@ -405,7 +405,7 @@ def _labels_of_teacher(
         model = runs.train(trained, place, **{**options, "resume": True}).model
     else:
         place = Path(args.teacher)
-        with cluster.scope_of(spread):
+        with distribution.scope_of(spread):
             model = load_classifier(place)
     sigma = settings.get("sigma", 0.25)
     print(f"soft labels: {n} votes an example of {place}, sigma {sigma:g}")

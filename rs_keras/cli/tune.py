@@ -92,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int | None:
     import keras_tuner
 
-    from rs_keras.trainers import sweeps
-    from rs_keras.trainers import tuning
+    from rs_keras.trainers.tuning import hypermodel as tuning
+    from rs_keras.trainers.tuning import sweeps
 
     model = tuning.SmoothingHyperModel(
         args.method,

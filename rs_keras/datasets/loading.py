@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rs_keras.checks import check_count
+from rs_keras._checks import check_count
 from rs_keras.datasets.registry import check_name
 from rs_keras.datasets.registry import info
 from rs_keras.datasets.registry import open_split

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rs_keras.checks import check_choice
-from rs_keras.checks import check_images
+from rs_keras._checks import check_choice
+from rs_keras._checks import check_images
 from rs_keras.datasets import augmentation
 from rs_keras.datasets.sources import ArraySource
 from rs_keras.datasets.sources import Source

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from rs_keras.checks import check_choice
+from rs_keras._checks import check_choice
 from rs_keras.datasets import readers as readers
 from rs_keras.datasets.sources import Source
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras import noise
-from rs_keras.checks import check_count
+from rs_keras._checks import check_count
 from rs_keras.datasets import augmentation
 
 # Names the use of a seed, so that the same number given to a trainer or to a

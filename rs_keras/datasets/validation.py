@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rs_keras.checks import check_count
+from rs_keras._checks import check_count
 from rs_keras.datasets.loading import arrays
 from rs_keras.datasets.sources import chosen_places
 

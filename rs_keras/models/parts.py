@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from rs_keras.checks import check_count
+from rs_keras._checks import check_count
 
 
 def check_shape(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import keras
 
-from rs_keras.checks import check_choice
+from rs_keras._checks import check_choice
 
 _FOLDER = Path(__file__).resolve().parent.parent / "data" / "pretrained"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from rs_keras.checks import check_choice
+from rs_keras._checks import check_choice
 from rs_keras.datasets.registry import info
 from rs_keras.models.lenet import lenet
 from rs_keras.models.resnet import cifar_resnet

@@ -1,7 +1,18 @@
 """Certification logs as one page that opens offline."""
 
-from rs_keras.report.page import report_page
-from rs_keras.report.page import write_report
-from rs_keras.report.thumbnails import Thumbnails
+from typing import TYPE_CHECKING
 
-__all__ = ["Thumbnails", "report_page", "write_report"]
+from rs_keras._lazy import attach
+
+if TYPE_CHECKING:
+    from rs_keras.report.page import report_page as report_page
+    from rs_keras.report.page import write_report as write_report
+    from rs_keras.report.thumbnails import Thumbnails as Thumbnails
+
+_HOMES = {
+    "Thumbnails": "rs_keras.report.thumbnails",
+    "report_page": "rs_keras.report.page",
+    "write_report": "rs_keras.report.page",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = attach(__name__, _HOMES)

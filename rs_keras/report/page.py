@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import rs_keras
-from rs_keras.comparison import check_comparable
-from rs_keras.files import written_whole
-from rs_keras.log import CertificationLog
+from rs_keras._atomic_files import written_whole
+from rs_keras.logs.comparison import check_comparable
+from rs_keras.logs.log import CertificationLog
 from rs_keras.report import sections
 from rs_keras.report.thumbnails import Thumbnails
 
@@ -92,7 +92,7 @@ def report_page(
         logs: At least one. The first is the one that others are compared with.
         title: Of the page; by default, the names of the logs.
         thumbnails: Pictures of the examples, for the gallery.
-        radii: Columns of the table, >= 0; see `rs_keras.tables`.
+        radii: Columns of the table, >= 0; see `rs_keras.report.tables`.
         side_by_side: Show logs of different sigma or different examples beside
             one another. They are then not compared example by example.
         note: Above the gallery, such as why it has no pictures.

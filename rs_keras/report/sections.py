@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rs_keras.certificate import ABSTAIN
-from rs_keras.certificate import Certificate
-from rs_keras.comparison import compare_acr
-from rs_keras.log import CertificationLog
+from rs_keras.certification.certificate import ABSTAIN
+from rs_keras.certification.certificate import Certificate
+from rs_keras.logs.comparison import compare_acr
+from rs_keras.logs.log import CertificationLog
+from rs_keras.report.tables import certified_cells
 from rs_keras.report.thumbnails import Thumbnails
-from rs_keras.tables import certified_cells
 
 # What a statement of the guarantee cannot do without.
 _NEEDED = ("sigma", "alpha", "noise")
@@ -54,7 +54,7 @@ def _distinct(values: Any) -> list[str]:
 def certified(
     logs: Sequence[CertificationLog], radii: Sequence[float] | None
 ) -> str:
-    """The table of `rs_keras.tables`."""
+    """The table of `rs_keras.report.tables`."""
     header, *rows = certified_cells(logs, radii, per_input_sigma=True)
     decided = [log.name for log in logs if "radii" in log.settings]
     chosen = [log.name for log in logs if log.scope == "per_input_sigma"]

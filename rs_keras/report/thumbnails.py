@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rs_keras.checks import check_count
+from rs_keras._checks import check_count
 from rs_keras.datasets.registry import check_name
 from rs_keras.datasets.registry import info
-from rs_keras.log import CertificationLog
+from rs_keras.logs.log import CertificationLog
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -6,16 +6,16 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from rs_keras.certifier import Certifier
-from rs_keras.checks import check_count
+from rs_keras._checks import check_count
+from rs_keras.certification.certifier import Certifier
 from rs_keras.export import export_certifier
-from rs_keras.serving.addresses import require_free
-from rs_keras.serving.client import CertificationClient
-from rs_keras.serving.demo.questions import Questions
+from rs_keras.serving.client.certification_client import CertificationClient
+from rs_keras.serving.demo.requests import Questions
 from rs_keras.serving.demo.web import HOST
 from rs_keras.serving.demo.web import WebServer
 from rs_keras.serving.demo.web import page_files
-from rs_keras.serving.server import EmbeddedServer
+from rs_keras.serving.server.addresses import require_free
+from rs_keras.serving.server.embedded_server import EmbeddedServer
 
 _NAME = "demo"
 _LAST_PORT = 65_535

@@ -22,9 +22,9 @@ from typing import Any
 from typing import NamedTuple
 from typing import Self
 
-from rs_keras.serving.failures import ServingError
+from rs_keras.serving.errors import ServingError
+from rs_keras.serving.event_log import LOGGER
 from rs_keras.serving.http import HTTPServer
-from rs_keras.serving.log import LOGGER
 
 HOST = "127.0.0.1"
 _HTTP_PORT = 80

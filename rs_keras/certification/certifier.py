@@ -1,0 +1,401 @@
+"""The certifier: Monte Carlo certificates for any image classifier."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rs_keras import bounds
+from rs_keras._checks import check_choice
+from rs_keras._checks import check_count
+from rs_keras._checks import check_feasible
+from rs_keras._checks import check_probability
+from rs_keras.certification.certificate import Certificate
+from rs_keras.certification.certificate import Prediction
+from rs_keras.certification.sample_size import planned
+from rs_keras.certification.sequential.decision import Decision
+from rs_keras.certification.sequential.decision import checked_radii
+from rs_keras.certification.sequential.decision import decide_on_host
+from rs_keras.certification.sequential.decision import decision_settings
+from rs_keras.certification.sequential.decision import decision_tables
+from rs_keras.certification.smoothing import SmoothedClassifier
+from rs_keras.certification.spec import BOUNDS
+from rs_keras.certification.spec import certificate_settings
+from rs_keras.certification.spec import classifier_settings
+from rs_keras.certification.voting import decide_label
+from rs_keras.certification.voting import soft_certificate
+from rs_keras.certification.voting import vote_certificate
+from rs_keras.noise.keyed_seeds import Seed
+
+
+class Certifier(SmoothedClassifier):
+    """Certifies the smoothed version of a classifier.
+
+    The smoothed classifier g answers the class that the base classifier f
+    gives most often under Gaussian noise,
+
+        g(x) = argmax_c P[f(x + sigma * eps) = c],    eps ~ Normal(0, I),
+
+    and its answer cannot change inside an L2 ball: if the top class has
+    probability at least p_lower and every other at most p_upper < p_lower,
+    then g is constant within
+
+        radius = sigma / 2 * (icdf(p_lower) - icdf(p_upper)).
+
+    Both are estimated from votes, with a confidence bound that errs with
+    probability at most alpha, for each image and over the noise.
+
+    Args:
+        model: A Keras model, a trainer, a loaded SavedModel or a function of
+            TensorFlow operations, from images in [0, 1] to logits.
+            Normalisation belongs inside it. It must be deterministic and
+            answer row by row: the logits of an image may depend on neither
+            the other images of a batch nor the pass. The first call looks for
+            random operations and compares whole passes, and refuses what
+            differs beyond rounding; `docs/certification.md` says what it
+            cannot see. The certificate is about this classifier in inference
+            mode; its weights may be trained on, but once its layers or
+            attributes change, calls are refused.
+        sigma: Standard deviation of the noise, in pixel units, > 0. When None,
+            0.5, or that of the trainer where `model` is one, whose sigma no
+            other may contradict.
+        num_classes: Number of logits; from the model's output where it tells.
+        batch_size: Noisy copies a pass; chosen for the device when None. No
+            count depends on it.
+        strategy: A `tf.distribute.Strategy` whose replicas share the draws.
+            The counts are those of one device.
+        noise: "float" (plain float32 noise: the guarantee is that of real
+            arithmetic, as in the papers) or "grid" (image and noise are
+            multiples of 1/255, and the noise is drawn from the exact
+            distribution of the rounded Gaussian, so that the guarantee holds
+            for every base classifier: it is about 8-bit images, and another
+            image is rounded first; see `rs_keras.noise.grid`).
+        dtype: "float32", "bfloat16" or "float16" computes a Keras model in
+            that type; None in the one that it was made for. The certificate is
+            about the model so computed, which in bfloat16 is another
+            classifier than in float32; `settings` and `statement()` say which.
+        key: Of `seed="keyed"`: the secret (bytes) or the name of a file that
+            holds it; the environment variable RS_KERAS_SEED_KEY when None.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> from rs_keras import Certifier
+    >>> def bright(images):
+    ...     score = tf.reduce_mean(images, [1, 2, 3]) - 0.5
+    ...     return tf.stack([-score, score], axis=-1)
+    >>> certifier = Certifier(bright, sigma=0.25)
+    >>> image = np.full([1, 8, 8, 1], 0.75, np.float32)
+    >>> certificate = certifier.certify(image, n=1_000, seed=7)
+    >>> int(certificate.label[0])
+    1
+
+    References:
+    - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918)
+    """
+
+    def predict(
+        self,
+        images: Any,
+        n: int = 1_000,
+        alpha: float = 1e-3,
+        seed: Seed = None,
+    ) -> Prediction:
+        """Says what the smoothed classifier answers (PREDICT).
+
+        With probability at least 1 - alpha over the noise, the label is the
+        smoothed classifier's or -1: it abstains unless the two-sided binomial
+        test tells the two most frequent classes apart at level alpha.
+
+        Args:
+            images: [B, H, W, C], in [0, 1].
+            n: Draws an image.
+            alpha: Probability of a wrong label, in (0, 1).
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
+
+        Returns:
+            A `Prediction`.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+        >>> image = np.array([1.0, 0.0]).reshape(1, 1, 1, 2)
+        >>> prediction = certifier.predict(image, n=1_000, seed=7)
+        >>> prediction.label, bool(prediction.p_value[0] < 0.001)
+        (array([0]), True)
+        """
+        n = check_count("n", n)
+        alpha = check_probability("alpha", alpha)
+        check_feasible("n", n, alpha, bounds.minimum_n(alpha, "predict"))
+        images, graphs = self._prepare(images)
+        seeds = self._seeds(seed, images)
+        counts = self._sum(graphs.count, images, seeds, 0, n)
+        distance = self._distance(images.shape[1:])
+        label, p_value = (
+            value.numpy() for value in decide_label(counts, alpha, n, distance)
+        )
+        return Prediction(label, p_value, counts, seeds)
+
+    def certify(
+        self,
+        images: Any,
+        n0: int = 100,
+        n: int = 100_000,
+        alpha: float = 1e-3,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool = True,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
+        seed: Seed = None,
+    ) -> Certificate:
+        """Certifies each image: a label, and the radius in which it stays.
+
+        Draws 0 .. n0-1 select the class, draws n0 .. n0+n-1 bound its
+        probability: the two rounds never share noise. With a `tolerance`, the
+        first round also plans how many of the second an image needs.
+
+        Args:
+            images: [B, H, W, C], in [0, 1].
+            n0: Draws that select the class (1,000 if there is a tolerance).
+            n: Draws that bound its probability; with a tolerance, the most.
+            alpha: Probability of a certificate that is not true, for each
+                image, in (0, 1).
+            bound: "clopper_pearson" (exact, on votes) certifies the classifier
+                that takes the majority vote; "hoeffding" and "bernstein" (on
+                soft predictions) the one that averages softmax(beta * logits).
+            beta: Inverse temperature of the soft predictions, > 0.
+            runner_up: Whether to bound the second class, too (never smaller
+                than about the plain radius, often larger). False gives
+                Cohen et al.'s bound 1 - p_lower, the one in the papers'
+                tables. Soft bounds need False.
+            tolerance: Radius, in pixel units, that an image may lose against
+                the one that all n draws would give it, for fewer draws. The
+                certificate is as sure as without. None draws n for every
+                image.
+            max_radius: Radii above it are not asked for, and given as it is:
+                with a tolerance, that is what saves most.
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy. Whoever
+                knows the noise beforehand can look for an image that fools it.
+
+        Returns:
+            A `Certificate`.
+
+        Raises:
+            ValueError: For arguments out of range, an n that can never certify
+                at this alpha, a tolerance or maximum that no certificate from
+                n draws can reach, or a model that does not give logits.
+
+        References:
+        - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918)
+        - [Chen et al., 2022](https://arxiv.org/abs/2112.12084), on planning
+        - [Zhai et al., 2020](https://arxiv.org/abs/2001.02378), appendix A
+        """
+        settings = self.settings(
+            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
+        )
+        n0, soft = settings["n0"], bound != "clopper_pearson"
+        images, graphs = self._prepare(images, soft)
+        settings.update(classifier_settings(self._classifier(images.shape[1:])))
+        distance = self._distance(images.shape[1:])
+        seeds = self._seeds(seed, images)
+        graph = graphs.soft_sums if soft else graphs.count
+
+        def draw(rows: np.ndarray, first: int, count: int) -> np.ndarray:
+            some = images[rows], seeds[rows], first, count
+            return self._sum(graph, *some, beta if soft else None)
+
+        selection = draw(np.arange(len(images)), 0, n0)
+        drawn = np.full(len(images), n)
+        if tolerance is not None:
+            form = alpha, self.sigma, bound, runner_up
+            drawn = planned(selection, n, *form, tolerance, max_radius)
+        estimate = np.zeros_like(selection)
+        for size in np.unique(drawn).tolist():
+            rows = np.flatnonzero(drawn == size)
+            estimate[rows] = draw(rows, n0, size)
+        if soft:
+            verdict = soft_certificate(
+                selection[:, 1],
+                estimate,
+                drawn,
+                alpha,
+                self.sigma,
+                bound,
+                distance,
+            )
+            selection, estimate = selection[:, 0].astype(int), estimate[:, 1]
+        else:
+            verdict = vote_certificate(
+                selection,
+                estimate,
+                drawn,
+                alpha,
+                self.sigma,
+                runner_up,
+                distance,
+            )
+        label, radius, p_lower = (value.numpy() for value in verdict)
+        if max_radius is not None:
+            radius = np.minimum(radius, max_radius)
+        return Certificate(
+            label, radius, p_lower, estimate, selection, drawn, seeds, settings
+        )
+
+    def decide(
+        self,
+        images: Any,
+        radius: float | Sequence[float],
+        alpha: float = 1e-3,
+        n_max: int = 100_000,
+        runner_up: bool = True,
+        seed: Seed = None,
+        n0: int = 100,
+    ) -> Decision:
+        """Decides whether each image keeps its label within a radius.
+
+        The votes are looked at again and again, and an image is drawn no
+        further once it is decided: most take a few hundred draws. With
+        probability at least 1 - alpha, over all looks and all radii together,
+        what is certified of an image is true. "Not certified" says nothing.
+
+        Args:
+            images: [B, H, W, C], in [0, 1].
+            radius: L2, in pixel units, >= 0; or several of them: the largest
+                that is certified is told for each image, and no alpha is lost
+                to their number.
+            alpha: Probability of a certificate that is not true, for each
+                image, in (0, 1).
+            n_max: The most draws an image, with those that fix its class.
+            runner_up: Whether to look at the second class, too: certifies more
+                images. False certifies with fewer draws.
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
+            n0: Draws that fix the class. Without the second class they are
+                spared wherever the radii allow it.
+
+        Returns:
+            A `Decision`.
+
+        Raises:
+            ValueError: For arguments out of range, or a radius that no n_max
+                draws can certify.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.25)
+        >>> image = np.array([1.0, 0.0]).reshape(1, 1, 1, 2)
+        >>> decision = certifier.decide(image, radius=0.25, seed=7)
+        >>> bool(decision.certified[0]), int(decision.label[0])
+        (True, 0)
+        >>> int(decision.n[0]) < 1_000
+        True
+        """
+        asked = radius, self.sigma, alpha, n_max, runner_up, n0
+        # The arguments come first: a model may take long to look at.
+        checked_radii(*asked)
+        images, graphs = self._prepare(images)
+        shape = images.shape[1:]
+        tables = decision_tables(*asked, self._distance(shape))
+        seeds = self._seeds(seed, images)
+
+        def draw(rows: np.ndarray, first: int, n: int) -> np.ndarray:
+            return self._sum(graphs.count, images[rows], seeds[rows], first, n)
+
+        found = decide_on_host(draw, len(images), tables, self.sigma)
+        settings = decision_settings(
+            self._classifier(shape), tables, alpha, n_max, runner_up
+        )
+        return Decision(**found, seed=seeds, settings=settings)
+
+    def decision_settings(
+        self,
+        radius: float | Sequence[float],
+        alpha: float = 1e-3,
+        n_max: int = 100_000,
+        runner_up: bool = True,
+        n0: int = 100,
+        image_shape: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `decide` would rest on under these arguments, checked.
+
+        The arguments and errors are those of `decide`, and `image_shape` is
+        that of `settings`.
+
+        Example:
+
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+        >>> settings = certifier.decision_settings(radius=[0.25, 0.5])
+        >>> settings["radii"], settings["n_max"], settings["alpha"]
+        ([0.25, 0.5], 100000, 0.001)
+        """
+        tables = decision_tables(
+            radius, self.sigma, alpha, n_max, runner_up, n0
+        )
+        return decision_settings(
+            self._classifier(image_shape), tables, alpha, n_max, runner_up
+        )
+
+    def max_possible_radius(
+        self,
+        n: int = 100_000,
+        alpha: float = 1e-3,
+        bound: str = "clopper_pearson",
+        runner_up: bool = True,
+    ) -> float:
+        """The largest radius that n draws can certify: if all of them agree.
+
+        Example:
+
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+        >>> round(certifier.max_possible_radius(runner_up=False), 4)
+        1.9057
+        """
+        n = check_count("n", n)
+        alpha = check_probability("alpha", alpha)
+        bound = check_choice("bound", bound, BOUNDS)
+        return bounds.max_radius(n, alpha, self.sigma, bound, runner_up)
+
+    def settings(
+        self,
+        n0: int = 100,
+        n: int = 100_000,
+        alpha: float = 1e-3,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool = True,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
+        image_shape: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `certify` would rest on under these arguments, checked.
+
+        The arguments and errors are those of `certify`, but for
+        `image_shape`: (H, W, C), where the model does not tell it. With
+        noise="grid" the total variation of a draw follows from it.
+
+        Example:
+
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+        >>> settings = certifier.settings(n=1_000)
+        >>> settings["n"], settings["bound"], settings["noise"]
+        (1000, 'clopper_pearson', 'float')
+        """
+        return certificate_settings(
+            self._classifier(image_shape),
+            n0,
+            n,
+            alpha,
+            bound,
+            beta,
+            runner_up,
+            tolerance,
+            max_radius,
+        )

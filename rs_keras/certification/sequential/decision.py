@@ -1,0 +1,440 @@
+"""Deciding whether a radius is certified, with no more draws than it takes.
+
+Votes are counted in steps. After each, a verdict says for every image how many
+of the radii are certified by now, and whether the rest can be given up; only
+undecided images go on. The verdicts are functions of tensors: `decide_in_graph`
+puts them around a sampler in one graph that can be exported, `decide_on_host`
+calls them between calls that are short enough to be stopped.
+"""
+
+from collections.abc import Callable
+from collections.abc import Generator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rs_keras import bounds
+from rs_keras._checks import check_count
+from rs_keras._checks import check_feasible
+from rs_keras._checks import check_flag
+from rs_keras._checks import check_not_negative
+from rs_keras._checks import check_probability
+from rs_keras._checks import check_up_to
+from rs_keras.certification.certificate import ABSTAIN
+from rs_keras.certification.certificate import confidence_of
+from rs_keras.certification.certificate import guarantee
+from rs_keras.certification.sequential.boundaries import Tables
+from rs_keras.certification.sequential.boundaries import one_count
+from rs_keras.certification.sequential.boundaries import shares_of_looks
+from rs_keras.certification.sequential.boundaries import two_counts
+from rs_keras.certification.sequential.stopping_rules import one_count_verdict
+from rs_keras.certification.sequential.stopping_rules import two_count_verdict
+from rs_keras.certification.spec import classifier_settings
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which images keep their label within a radius that was asked for.
+
+    Attributes:
+        certified: bool [B], whether the (smallest) radius is certified.
+        label: int64 [B]; -1 where it is not.
+        n: int64 [B], all samples drawn.
+        radius: float64 [B], the largest radius asked for that is certified,
+            L2, in pixel units; 0 where none is.
+        counts: int64 [B, C], the votes that were looked at.
+        seed: int64 [B, 2]; the same seed gives the same decision again.
+        settings: What the guarantee rests on: sigma, alpha, radii, n_max, n0
+            (draws that fix the class, 0 where they need not), runner_up,
+            noise.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+    >>> images = np.array([[1.0, 0.0], [0.5, 0.5]]).reshape(2, 1, 1, 2)
+    >>> decision = certifier.decide(images, [0.25, 0.5, 1.0], seed=7)
+    >>> decision.certified
+    array([ True, False])
+    >>> decision.radius
+    array([0.5, 0. ])
+    >>> decision.sentence(0)
+    'class 0; no change of the image smaller than 0.5 in L2 can alter this, ...'
+    >>> decision.statement()
+    'For each image by itself, with probability at least 0.999 over ...'
+    """
+
+    certified: np.ndarray
+    label: np.ndarray
+    n: np.ndarray
+    radius: np.ndarray
+    counts: np.ndarray
+    seed: np.ndarray
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def sentence(self, row: int = 0) -> str:
+        """Says in words what was decided of one image."""
+        confidence = confidence_of(self.settings["alpha"])
+        if not self.certified[row]:
+            return (
+                f"not certified within {min(self.settings['radii'])} after "
+                f"{self.n[row]} draws; this says nothing of the image"
+            )
+        radius = float(self.radius[row])
+        return (
+            f"class {self.label[row]}; no change of the image smaller than "
+            f"{radius} in L2 can alter this, with {confidence} "
+            f"(after {self.n[row]} draws)"
+        )
+
+    def statement(self) -> str:
+        """Says in words what is guaranteed, for whom and on what condition."""
+        return guarantee(
+            self.settings,
+            "answers `label` on every image closer than `radius` in L2, in "
+            "units of pixels in [0, 1], wherever `certified` is true",
+        )
+
+
+def decision_tables(
+    radius: float | Sequence[float],
+    sigma: float,
+    alpha: float = 1e-3,
+    n_max: int = 100_000,
+    runner_up: bool = True,
+    n0: int = 100,
+    distance: float = 0.0,
+) -> Tables:
+    """Returns what a decision is looked up in; made once and kept.
+
+    The arguments and errors are those of `Certifier.decide`, and `distance` is
+    that of `bounds.two_count`.
+    """
+    radii = checked_radii(radius, sigma, alpha, n_max, runner_up, n0, distance)
+    if runner_up:
+        return two_counts(radii, alpha, n_max, n0, distance)
+    return one_count(radii, sigma, alpha, n_max, n0, distance)
+
+
+def checked_radii(
+    radius: float | Sequence[float],
+    sigma: float,
+    alpha: float = 1e-3,
+    n_max: int = 100_000,
+    runner_up: bool = True,
+    n0: int = 100,
+    distance: float = 0.0,
+) -> tuple[float, ...]:
+    """Checks the arguments of `decision_tables`; returns the radii in order."""
+    asked = np.ravel(radius).tolist()
+    radii = tuple(sorted({check_not_negative("radius", r) for r in asked}))
+    if not radii:
+        raise ValueError(
+            "`radius` must be a number, or several. "
+            f"Received: radius={radius!r}"
+        )
+    alpha = check_probability("alpha", alpha)
+    n0 = check_count("n0", n0)
+    n_max = check_count("n_max", n_max)
+    check_flag("runner_up", runner_up)
+    smallest = n0 + 1
+    while not max_decided_radius(
+        sigma, alpha, smallest, runner_up, n0, distance
+    ):
+        smallest += 1
+    check_feasible("n_max", n_max, alpha, smallest)
+    check_up_to(
+        "radius",
+        radii[-1],
+        max_decided_radius(sigma, alpha, n_max, runner_up, n0, distance),
+    )
+    return radii
+
+
+def decision_settings(
+    classifier: Mapping[str, Any],
+    tables: Tables,
+    alpha: float,
+    n_max: int,
+    runner_up: bool,
+) -> dict[str, Any]:
+    """Returns what a decision rests on.
+
+    Args:
+        classifier: See `classifier_settings`.
+        tables: See `decision_tables`.
+        alpha: As in `Certifier.decide`, and so are the others.
+        n_max: Draws, at most.
+        runner_up: Whether the second class is bounded, too.
+    """
+    return {
+        "radii": tables.radii.tolist(),
+        "n0": tables.selection,
+        "n_max": int(n_max),
+        "alpha": float(alpha),
+        "runner_up": bool(runner_up),
+        **classifier_settings(classifier),
+    }
+
+
+@lru_cache(maxsize=256)
+def max_decided_radius(
+    sigma: float,
+    alpha: float,
+    n_max: int,
+    runner_up: bool,
+    n0: int,
+    distance: float = 0.0,
+) -> float:
+    """The largest radius that a decision can certify: if all draws agree."""
+    if not runner_up:
+        return bounds.max_radius(
+            n_max - n0, alpha, sigma, runner_up=False, distance=distance
+        )
+    looks, levels = shares_of_looks(alpha, n_max - n0)
+    return max(
+        bounds.max_radius(n, float(level), sigma, distance=distance)
+        for n, level in zip(looks, levels, strict=True)
+    )
+
+
+def _verdict_at(
+    tables: Tables,
+    sigma: float,
+    look: tf.Tensor | int,
+    one_count: Callable[..., tuple],
+    two_count: Callable[..., tuple],
+    radii: tf.Tensor,
+) -> Callable[..., tuple]:
+    """The verdict at one look: a function of (counts, label, accepted)."""
+    if tables.levels is None:
+        rows = [tf.constant(tables.upper), tf.constant(tables.lower)]
+        return lambda *state: one_count(*state, *[row[look] for row in rows])
+    return lambda *state: two_count(
+        *state,
+        tf.constant(tables.looks)[look],
+        tf.constant(tables.levels)[look],
+        radii,
+        tf.constant(sigma, tf.float64),
+        tf.constant(tables.distance, tf.float64),
+    )
+
+
+# One trace each, for all shapes, radii and looks.
+_ROWS = [
+    tf.TensorSpec([None, None], tf.int64),
+    tf.TensorSpec([None], tf.int64),
+    tf.TensorSpec([None], tf.int64),
+]
+_ONE_COUNT = tf.function(
+    one_count_verdict, [*_ROWS, *[tf.TensorSpec([None], tf.int64)] * 2]
+)
+_TWO_COUNT = tf.function(
+    two_count_verdict,
+    [
+        *_ROWS,
+        tf.TensorSpec([], tf.int64),
+        tf.TensorSpec([], tf.float64),
+        tf.TensorSpec([None], tf.float64),
+        tf.TensorSpec([], tf.float64),
+        tf.TensorSpec([], tf.float64),
+    ],
+)
+
+
+def decide_on_host(
+    draw: Callable[[np.ndarray, int, int], np.ndarray],
+    rows: int,
+    tables: Tables,
+    sigma: float,
+) -> dict[str, np.ndarray]:
+    """Decides by calling `draw`, which may be stopped, step after step.
+
+    Args:
+        draw: From (rows int64 [b], first, n) to int64 [b, C]: the votes of
+            draws first .. first+n-1 of these rows.
+        rows: How many images there are.
+        tables: See `rs_keras.certification.sequential`.
+        sigma: Of the noise.
+
+    Returns:
+        As `decide_in_graph`.
+    """
+    steps = decision_steps(rows, tables, sigma)
+    wanted = next(steps)
+    while True:
+        try:
+            wanted = steps.send(draw(*wanted))
+        except StopIteration as stop:
+            return stop.value
+
+
+def decision_steps(
+    rows: int, tables: Tables, sigma: float
+) -> Generator[tuple[np.ndarray, int, int], np.ndarray, dict[str, np.ndarray]]:
+    """Decides for whoever makes the draws: here or elsewhere, now or later.
+
+    Yields what `draw` of `decide_on_host` is called with, is sent what it
+    returns, and returns what `decide_on_host` does.
+    """
+    radii = tf.constant(tables.radii)
+    active = np.arange(rows)
+    label = np.full(rows, ABSTAIN, np.int64)
+    accepted = np.zeros(rows, np.int64)
+    drawn = np.full(rows, tables.selection, np.int64)
+    if tables.selection:
+        votes = yield active, 0, tables.selection
+        label = votes.argmax(-1)
+    looks = tables.looks.tolist()
+    counts = yield active, tables.selection, looks[0]
+    done = looks[0]
+    for look, n in enumerate(looks):
+        if look:
+            counts[active] += yield active, tables.selection + done, n - done
+        done = n
+        drawn[active] = tables.selection + done
+        verdict = _verdict_at(
+            tables, sigma, look, _ONE_COUNT, _TWO_COUNT, radii
+        )
+        found, reached, decided = verdict(
+            counts[active], label[active], accepted[active]
+        )
+        accepted[active] = reached
+        label[active] = found
+        active = active[~decided.numpy()]
+        if not len(active):
+            break
+    found = _answer(label, accepted, drawn, counts, radii)
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def decide_in_graph(
+    sampler: Any,
+    images: tf.Tensor,
+    seeds: tf.Tensor,
+    tables: Tables,
+    radius: tf.Tensor | None = None,
+) -> dict[str, tf.Tensor]:
+    """Decides in one graph of TensorFlow operations.
+
+    Args:
+        sampler: A `Sampler`, or anything with its `count`, `sigma` and
+            `num_classes`.
+        images: float32 [B, H, W, C].
+        seeds: int64 [B, 2].
+        tables: Become constants of the graph.
+        radius: float64 [B], >= 0: one for each image, in place of those of
+            `tables`, which must be of two counts (the shares of alpha that
+            these hold are good for any radius).
+
+    Returns:
+        certified bool [B], label int64 [B], radius float64 [B], n int64 [B]
+        and counts int64 [B, C].
+
+    Raises:
+        ValueError: If there is a `radius` and the tables are of one count.
+    """
+    if radius is not None and tables.levels is None:
+        raise ValueError(
+            "`tables` must be of two counts where images have a `radius` each. "
+            "Received: tables of one count"
+        )
+    batch = tf.shape(images)[0]
+    asked = tf.constant(tables.radii)[None]
+    radii = tf.repeat(asked, batch, 0) if radius is None else radius[:, None]
+    looks = tf.constant(tables.looks)
+    selection = tf.constant(tables.selection, tf.int64)
+    zeros = tf.zeros([batch], tf.int64)
+    label = zeros + ABSTAIN
+    if tables.selection:
+        votes = sampler.count(images, seeds, zeros, zeros + selection)
+        label = tf.argmax(votes, -1)
+
+    def step(
+        look: tf.Tensor,
+        active: tf.Tensor,
+        counts: tf.Tensor,
+        label: tf.Tensor,
+        accepted: tf.Tensor,
+        drawn: tf.Tensor,
+    ) -> tuple[tf.Tensor, ...]:
+        n = looks[look]
+        before = tf.where(look > 0, looks[tf.maximum(look - 1, 0)], 0)
+        each = tf.zeros_like(active)
+        more = sampler.count(
+            tf.gather(images, active),
+            tf.gather(seeds, active),
+            each + selection + before,
+            each + n - before,
+        )
+        at = active[:, None]
+        counts = tf.tensor_scatter_nd_add(counts, at, more)
+        verdict = _verdict_at(
+            tables,
+            sampler.sigma,
+            look,
+            one_count_verdict,
+            two_count_verdict,
+            tf.gather(radii, active),
+        )
+        found, reached, decided = verdict(
+            tf.gather(counts, active),
+            tf.gather(label, active),
+            tf.gather(accepted, active),
+        )
+        return (
+            look + 1,
+            tf.boolean_mask(active, ~decided),
+            counts,
+            tf.tensor_scatter_nd_update(label, at, found),
+            tf.tensor_scatter_nd_update(accepted, at, reached),
+            tf.tensor_scatter_nd_update(drawn, at, each + selection + n),
+        )
+
+    _, _, counts, label, accepted, drawn = tf.while_loop(
+        lambda look, active, *_: (
+            (look < tf.size(looks)) & (tf.size(active) > 0)
+        ),
+        step,
+        (
+            0,
+            tf.range(tf.cast(batch, tf.int64)),
+            tf.zeros([batch, sampler.num_classes], tf.int64),
+            label,
+            zeros,
+            zeros + selection,
+        ),
+        shape_invariants=(
+            tf.TensorShape([]),
+            tf.TensorShape([None]),
+            tf.TensorShape([None, sampler.num_classes]),
+            *[tf.TensorShape([None])] * 3,
+        ),
+        parallel_iterations=1,
+    )
+    return _answer(label, accepted, drawn, counts, radii)
+
+
+def _answer(
+    label: Any, accepted: Any, drawn: Any, counts: Any, radii: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    accepted = tf.convert_to_tensor(accepted)
+    certified = accepted > 0
+    radii = tf.broadcast_to(
+        radii, [tf.size(accepted, tf.int32), tf.shape(radii)[-1]]
+    )
+    last = tf.gather(radii, tf.maximum(accepted - 1, 0), batch_dims=1)
+    return {
+        "certified": certified,
+        "label": tf.where(certified, label, tf.constant(ABSTAIN, tf.int64)),
+        "radius": tf.where(certified, last, tf.zeros_like(last)),
+        "n": tf.convert_to_tensor(drawn),
+        "counts": tf.convert_to_tensor(counts),
+    }

@@ -1,0 +1,18 @@
+"""Any classifier as a function from images to logits."""
+
+from typing import TYPE_CHECKING
+
+from rs_keras._lazy import attach
+
+if TYPE_CHECKING:
+    from rs_keras.classifiers.checkpoints import (
+        load_classifier as load_classifier,
+    )
+    from rs_keras.classifiers.checkpoints import trained_sigma as trained_sigma
+
+_HOMES = {
+    "load_classifier": "rs_keras.classifiers.checkpoints",
+    "trained_sigma": "rs_keras.classifiers.checkpoints",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = attach(__name__, _HOMES)

@@ -1,0 +1,149 @@
+"""Classifiers that were saved."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from rs_keras._checks import check_choice
+from rs_keras.classifiers.adapters import network_of
+from rs_keras.models.pretrained import PRETRAINED
+from rs_keras.models.pretrained import Pretrained
+
+# What a training run keeps of its model, in its folder.
+RUN_MODEL = "model.keras"
+
+# What stands before the name of a model that comes with the package.
+_BUNDLED = "pretrained:"
+
+_WANTED = (
+    "a `.keras` file (a classifier, or a trainer of this package), a run's "
+    f"folder that holds `{RUN_MODEL}`, a SavedModel folder, or "
+    f"`{_BUNDLED}NAME` for a model that comes with the package"
+)
+
+
+def load_classifier(path: str | Path) -> Any:
+    """Loads the classifier that a file or folder holds.
+
+    Args:
+        path: A `.keras` file (a classifier, or a trainer of this package,
+            whose classifier is returned), a run's folder that holds
+            `model.keras`, a SavedModel folder, or `pretrained:NAME` for one of
+            `rs_keras.models.PRETRAINED`.
+
+    Returns:
+        A Keras model, or a loaded SavedModel with a `serving_default`
+        signature: what `rs_keras.Certifier` takes.
+
+    Raises:
+        FileNotFoundError: If there is nothing at `path`.
+        ValueError: If what is there is none of these, or cannot be read.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras
+    >>> from rs_keras.classifiers import load_classifier
+    >>> model = keras.Sequential([keras.Input([4, 4, 1]),
+    ...                           keras.layers.Flatten(),
+    ...                           keras.layers.Dense(3)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/model.keras")
+    ...     load_classifier(folder).output_shape
+    (None, 3)
+    """
+    known = _bundled(path)
+    place = known.weights if known else _existing(path)
+    if place.is_dir():
+        if (place / RUN_MODEL).is_file():
+            return _load_keras(place / RUN_MODEL)
+        if (place / "saved_model.pb").is_file():
+            return _load_saved_model(place)
+    elif place.suffix == ".keras":
+        return _load_keras(place)
+    raise ValueError(f"not a checkpoint: {path}. Give {_WANTED}")
+
+
+def trained_sigma(path: str | Path) -> float | None:
+    """Returns the sigma of the trainer that a `.keras` file or run holds.
+
+    Args:
+        path: As in `load_classifier`.
+
+    Returns:
+        None where there is no trainer, or one whose sigma varies.
+
+    Raises:
+        FileNotFoundError: If there is nothing at `path`.
+
+    Example:
+
+    >>> from rs_keras import models
+    >>> from rs_keras.classifiers import trained_sigma
+    >>> from rs_keras.trainers import Gaussian
+    >>> model = models.lenet()
+    >>> model.save("classifier.keras")
+    >>> Gaussian(model, sigma=0.25).save("trainer.keras")
+    >>> trained_sigma("trainer.keras"), trained_sigma("classifier.keras")
+    (0.25, None)
+    """
+    known = _bundled(path)
+    if known:
+        return known.sigma
+    place = _existing(path)
+    place = place / RUN_MODEL if place.is_dir() else place
+    if place.suffix != ".keras" or not zipfile.is_zipfile(place):
+        return None
+    with zipfile.ZipFile(place) as archive:
+        saved = json.loads(archive.read("config.json"))
+    trainer = str(saved.get("registered_name")).startswith("rs_keras>")
+    sigma = saved.get("config", {}).get("sigma") if trainer else None
+    return float(sigma) if isinstance(sigma, int | float) else None
+
+
+def _bundled(path: str | Path) -> Pretrained | None:
+    """The model of the package that `path` names, if it names one."""
+    if not str(path).startswith(_BUNDLED):
+        return None
+    name = str(path).removeprefix(_BUNDLED)
+    return PRETRAINED[check_choice("name", name, PRETRAINED)]
+
+
+def _existing(path: str | Path) -> Path:
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise FileNotFoundError(f"no such checkpoint: {path}. Give {_WANTED}")
+    return place
+
+
+def _load_keras(path: Path) -> keras.Model:
+    # A saved trainer can be read only once its class is registered.
+    import rs_keras.trainers  # noqa: F401
+
+    try:
+        return network_of(keras.saving.load_model(path, compile=False))
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise ValueError(
+            f"cannot load {path}: {error}. A model with classes of its own "
+            "needs them registered (keras.saving.register_keras_serializable) "
+            "and imported before; a file cut short must be saved again"
+        ) from error
+
+
+def _load_saved_model(path: Path) -> Any:
+    try:
+        loaded = tf.saved_model.load(str(path))
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        raise ValueError(
+            f"cannot load the SavedModel {path}: {error}"
+        ) from error
+    if "serving_default" not in loaded.signatures:
+        raise ValueError(
+            f"the SavedModel {path} needs a `serving_default` signature from "
+            f"images to logits. It has: {sorted(loaded.signatures) or 'none'}"
+        )
+    return loaded

@@ -1,0 +1,213 @@
+"""Base classifiers made of others, and a smoothed prediction with gradients.
+
+Smoothing asks nothing of its base classifier, so several of them, or a
+denoiser and a classifier, are certified like one: with the guarantee of the
+whole, not of its parts.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from rs_keras._checks import check_positive
+from rs_keras.certification.sampling import Logits
+from rs_keras.certification.sampling import Sampler
+from rs_keras.classifiers.adapters import as_logits
+
+
+class Joined:
+    """A classifier made of parts; what `ensemble` and `denoised` return.
+
+    Attributes:
+        parts: The models, which hold the weights.
+
+    Example:
+
+    >>> import keras
+    >>> import tensorflow as tf
+    >>> from rs_keras.classifiers.ensembles import ensemble
+    >>> def linear():
+    ...     return keras.Sequential([
+    ...         keras.Input([4, 4, 1]), keras.layers.Flatten(),
+    ...         keras.layers.Dense(2)])
+    >>> both = ensemble([linear(), linear()])
+    >>> both(tf.zeros([3, 4, 4, 1])).shape.as_list(), len(both.variables)
+    ([3, 2], 4)
+    """
+
+    def __init__(self, parts: Sequence[Any], logits: Logits) -> None:
+        self.parts = tuple(parts)
+        self._logits = logits
+
+    def __call__(self, images: tf.Tensor) -> tf.Tensor:
+        return self._logits(images)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables of all parts."""
+        return [
+            variable
+            for part in self.parts
+            for variable in getattr(part, "variables", [])
+        ]
+
+
+def ensemble(models: Sequence[Any]) -> Joined:
+    """Joins classifiers by the mean of their logits.
+
+    f(x) = argmax_c mean_i logits_i(x)[c]. Under noise the mean varies less
+    than its parts, which makes the top class more probable.
+
+    Args:
+        models: Two or more, each as `Certifier` takes it, with the same
+            classes.
+
+    Returns:
+        A function from images to logits, for `Certifier`.
+
+    Raises:
+        ValueError: If there are fewer than two.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.classifiers.ensembles import ensemble
+    >>> def left(x): return x[:, 0, :2, 0]
+    >>> def right(x): return x[:, 0, 2:, 0]
+    >>> image = tf.constant([[0.9, 0.1, 0.4, 0.6]])[:, None, :, None]
+    >>> both = Certifier(ensemble([left, right]), sigma=0.1)
+    >>> int(both.predict(image, seed=7).label[0])
+    0
+
+    References:
+    - [Horvath et al., 2022](https://arxiv.org/abs/2106.06946)
+    """
+    members = [as_logits(model) for model in models]
+    if len(members) < 2:
+        raise ValueError(
+            "`models` must be at least two classifiers. "
+            f"Received: {len(members)}"
+        )
+
+    def mean(images: tf.Tensor) -> tf.Tensor:
+        # Not in the models' own precision: a sum of bfloat16 would round.
+        logits = [tf.cast(member(images), tf.float32) for member in members]
+        return tf.add_n(logits) / len(logits)
+
+    return Joined(models, mean)
+
+
+def denoised(
+    model: Any, denoiser: Callable[[tf.Tensor, float], tf.Tensor], sigma: float
+) -> Joined:
+    """Puts a denoiser in front of a classifier that knows no noise.
+
+    f(z) = argmax_c logits(denoiser(z, sigma))[c].
+
+    Args:
+        model: A classifier, as `Certifier` takes it, of clean images.
+        denoiser: From (noisy images [m, H, W, C], sigma) to images of the same
+            shape. The noise is added to pixels in [0, 1] and never clipped: a
+            denoiser of images in [-1, 1] must be given 2 * z - 1 and
+            2 * sigma.
+        sigma: Standard deviation of the noise: that of the `Certifier`.
+
+    Returns:
+        A function from images to logits, for `Certifier`.
+
+    Raises:
+        ValueError: If `sigma` is not > 0, or the denoiser changes the images'
+            shape.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.classifiers.ensembles import denoised
+    >>> def shrink(z, sigma): return 0.5 + (z - 0.5) / (1 + sigma**2)
+    >>> def first_two(x): return x[:, 0, 0, :2]
+    >>> certifier = Certifier(denoised(first_two, shrink, 0.5), sigma=0.5)
+    >>> certifier.sample(tf.ones([1, 4, 4, 3]), n=100).shape
+    (1, 2)
+
+    References:
+    - [Salman et al., 2020](https://arxiv.org/abs/2003.01908)
+    - [Carlini et al., 2023](https://arxiv.org/abs/2206.10550)
+    """
+    logits = as_logits(model)
+    check_positive("sigma", sigma)
+
+    def after_denoising(images: tf.Tensor) -> tf.Tensor:
+        clean = denoiser(images, sigma)
+        if not images.shape.is_compatible_with(clean.shape):
+            raise ValueError(
+                "`denoiser` must return images of the shape it is given. "
+                f"Received: {images.shape}, returned: {clean.shape}"
+            )
+        return logits(clean)
+
+    return Joined([model, denoiser], after_denoising)
+
+
+def soft_predict(
+    sampler: Sampler,
+    images: tf.Tensor,
+    seeds: tf.Tensor,
+    n: int,
+    beta: float = 1.0,
+) -> tf.Tensor:
+    """Mean of softmax(beta * logits) over draws 0 .. n-1, with gradients.
+
+    Of the images and of the classifier's weights. Each pass is computed again
+    for its gradient, so memory does not grow with `n`. The noise is not
+    rounded to a grid here, as rounding has no gradient.
+
+    Args:
+        sampler: The smoothed classifier.
+        images: float32 [B, H, W, C].
+        seeds: int64 [B, 2].
+        n: Draws an image, >= 1.
+        beta: Inverse temperature, > 0.
+
+    Returns:
+        float32 [B, num_classes].
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.classifiers.ensembles import soft_predict
+    >>> sampler = Certifier(lambda x: x[:, 0, 0, :2], 0.5).sampler((1, 1, 2))
+    >>> images = tf.fill([1, 1, 1, 2], 0.5)
+    >>> seeds = tf.constant([[7, 0]], tf.int64)
+    >>> soft_predict(sampler, images, seeds, n=1_000).numpy().round(1)
+    array([[0.5, 0.5]], dtype=float32)
+    """
+    smooth = replace(sampler, noise="float")
+
+    @tf.recompute_grad
+    def total(
+        image: tf.Tensor, seed: tf.Tensor, first: tf.Tensor, m: tf.Tensor
+    ) -> tf.Tensor:
+        logits = smooth.logits(smooth.noisy(image, seed, first, m))
+        soft = tf.nn.softmax(beta * tf.cast(logits, tf.float32))
+        return tf.reduce_sum(soft, 0)
+
+    def mean(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        sums = [
+            total(
+                image,
+                seed,
+                tf.constant(first, tf.int64),
+                tf.constant(min(smooth.batch_size, n - first), tf.int64),
+            )
+            for first in range(0, n, smooth.batch_size)
+        ]
+        return tf.add_n(sums) / n
+
+    rows = zip(tf.unstack(images), tf.unstack(seeds), strict=True)
+    return tf.stack([mean(image, seed) for image, seed in rows])

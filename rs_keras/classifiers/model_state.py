@@ -1,0 +1,239 @@
+"""The Python state of a model: what a traced graph no longer follows.
+
+Weights are variables, which a graph reads anew in each call. Layers,
+attributes and closures are read once, when it is traced.
+"""
+
+import contextlib
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from rs_keras.classifiers.adapters import as_logits
+from rs_keras.classifiers.adapters import traced_classifier
+from rs_keras.classifiers.graphs import ConcreteFunction
+from rs_keras.classifiers.graphs import is_same
+
+# Their objects are told apart by identity; their insides are not looked at.
+_LIBRARIES = frozenset(
+    ("builtins", "keras", "numpy", "tensorflow", "absl", "threading", "_thread")
+)
+# What Keras notes of a layer's use and of training, and connections that show
+# in the layers themselves.
+_NOTES = frozenset(
+    """
+    _tracker _trainable_variables _non_trainable_variables _metrics
+    _seed_generators _lock _auto_config build quantize _saved_model_inputs_spec
+    _saved_model_arg_spec _tracked _inbound_nodes _outbound_nodes _path
+    _parent_path _called _losses _loss_ids _losses_override _call_signature
+    call_signature_parameters _call_context_args _call_has_context_arg
+    _build_shapes_dict _input_spec _nodes _nodes_by_depth _operations_by_depth
+    _inputs _outputs _inputs_struct _outputs_struct supports_jit
+    _run_eagerly _jit_compile compiled loss optimizer steps_per_execution
+    _initial_epoch _compute_loss_has_training_arg _compile_loss
+    _compile_metrics _compile_config _compiled_trainable_state _loss_tracker
+    train_function test_function predict_function
+    unrolled_steps_per_execution stop_training history stop_evaluating
+    stop_predicting _eval_epoch_iterator
+    """.split()
+)
+# Arrays and containers beyond these count by identity.
+_MOST_BYTES = 2**20
+_MOST_ITEMS = 1_000
+_MOST_OBJECTS = 50_000
+
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+
+
+class ModelState:
+    """The Python state that a model can reach, as it is now.
+
+    Plain values, small arrays and containers by what they hold, all else by
+    identity: layers, functions and their closures, attributes of layers and of
+    the caller's own objects. Not the values of variables.
+
+    Args:
+        model: A Keras model or any callable.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras.classifiers.model_state import ModelState
+    >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3)])
+    >>> before = ModelState(model)
+    >>> model.layers[0].kernel.assign_add([[1.0, 0.0, 0.0]] * 2)
+    >>> ModelState(model) == before
+    True
+    >>> model.layers[0].activation = keras.activations.relu
+    >>> ModelState(model) == before
+    False
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._tokens: list[Any] = []
+        # Alive, so that no other object gets the identity of one of them.
+        self._kept: list[Any] = []
+        seen: set[int] = set()
+        waiting = [model]
+        while waiting and len(seen) < _MOST_OBJECTS:
+            one = waiting.pop()
+            if type(one) in _PLAIN:
+                self._tokens.append(one)
+                continue
+            number = id(one)
+            self._tokens.append(number)
+            if number not in seen:
+                seen.add(number)
+                self._kept.append(one)
+                waiting.extend(_parts(one))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelState) and self._tokens == other._tokens
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class WatchedModel:
+    """A classifier that notices edits after its graphs are traced.
+
+    Args:
+        model: As in `as_logits`.
+
+    Attributes:
+        traced: The classifier as a traced function, by image shape.
+
+    Raises:
+        ValueError: If `model` cannot be called.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras.classifiers.model_state import WatchedModel
+    >>> model = keras.Sequential([
+    ...     keras.Input([4, 4, 1]), keras.layers.Flatten(),
+    ...     keras.layers.Dense(3), keras.layers.Dense(2)])
+    >>> watched = WatchedModel(model)
+    >>> traced = watched.trace((4, 4, 1))
+    >>> model.trainable = False  # the same function
+    >>> watched.check_unchanged()
+    >>> layer = model.pop()
+    >>> try:
+    ...     watched.check_unchanged()
+    ... except ValueError as error:
+    ...     print(error)  # doctest: +ELLIPSIS
+    `model` must keep the layers and attributes ... make another certifier...
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._logits = as_logits(model)
+        self.traced: dict[tuple[int, ...], ConcreteFunction] = {}
+        self._state: ModelState | None = None
+
+    def logits(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns the logits; what graphs are traced of."""
+        logits = self._logits(images)
+        # Now: the first call may build layers, and a function of the caller's
+        # may note its calls.
+        self._note()
+        return logits
+
+    # Plain Python, also while a graph is traced.
+    @tf.autograph.experimental.do_not_convert
+    def _note(self) -> None:
+        self._state = ModelState(self._model)
+
+    def trace(self, image_shape: tuple[int, ...]) -> ConcreteFunction:
+        """Returns the classifier as a traced function; see `graphs`."""
+        traced = traced_classifier(self.logits, image_shape)
+        self.traced[image_shape] = traced
+        return traced
+
+    def check_unchanged(self) -> None:
+        """Refuses a model that would be traced otherwise than it was.
+
+        Cheap where the Python state is as it was; otherwise the model is
+        traced again, since not all state matters.
+
+        Raises:
+            ValueError: If the model was edited.
+        """
+        if self._state is None or ModelState(self._model) == self._state:
+            return
+        for shape, traced in self.traced.items():
+            now = None
+            with contextlib.suppress(ValueError):
+                now = traced_classifier(self._logits, shape)
+            if now is None or not is_same(traced, now):
+                raise ValueError(
+                    "`model` must keep the layers and attributes that it had "
+                    "in the certifier's first call, whose graph goes on "
+                    "voting: make another certifier. Received: a model that "
+                    "was edited since"
+                )
+        self._note()
+
+
+def _parts(one: Any) -> list[Any]:
+    """Returns what is inside an object that a traced graph may rest on."""
+    if isinstance(one, keras.Layer):
+        return _attributes(one, _NOTES)
+    if isinstance(one, (tf.Tensor, tf.Variable, keras.Variable, type)):
+        return []
+    if isinstance(one, np.ndarray | np.generic):
+        return [one.tobytes()] if one.nbytes <= _MOST_BYTES else []
+    if isinstance(one, (dict, list, tuple, set, frozenset)):
+        if len(one) > _MOST_ITEMS:
+            return [len(one)]
+        items = one.items() if isinstance(one, dict) else ()
+        pairs = [part for pair in items for part in pair]
+        return [len(one), *(pairs or one)]
+    if isinstance(one, types.MethodType):
+        return [one.__self__, one.__func__]
+    if isinstance(one, functools.partial):
+        return [one.func, one.args, one.keywords]
+    if _library_of(one) in _LIBRARIES:
+        return []
+    if isinstance(one, types.FunctionType):
+        return [one.__code__, one.__defaults__, *_reached(one)]
+    return _attributes(one, frozenset())
+
+
+def _attributes(one: Any, notes: frozenset[str]) -> list[Any]:
+    found = {
+        name: value
+        for name, value in getattr(one, "__dict__", {}).items()
+        if not (name in notes or name[:6] == "_self_")
+    }
+    return [" ".join(found), *found.values()]
+
+
+def _library_of(one: Any) -> str:
+    home = one if isinstance(one, types.FunctionType) else type(one)
+    return str(home.__module__).partition(".")[0]
+
+
+def _reached(function: types.FunctionType) -> Iterator[Any]:
+    """Yields what a function takes from around it: closure and globals."""
+    yield function.__kwdefaults__
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            yield None
+    for name in _names(function.__code__):
+        value = function.__globals__.get(name)
+        if not isinstance(value, types.ModuleType):
+            yield value
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names(part)

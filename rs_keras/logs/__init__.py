@@ -1,0 +1,56 @@
+"""Certification logs: written, read, merged, measured, compared."""
+
+from typing import TYPE_CHECKING
+
+from rs_keras._lazy import attach
+
+if TYPE_CHECKING:
+    from rs_keras.logs.comparison import Comparison as Comparison
+    from rs_keras.logs.comparison import compare_acr as compare_acr
+    from rs_keras.logs.corruptions import CorruptionResult as CorruptionResult
+    from rs_keras.logs.corruptions import CorruptionSummary as CorruptionSummary
+    from rs_keras.logs.corruptions import corruption_table as corruption_table
+    from rs_keras.logs.corruptions import grouped as grouped
+    from rs_keras.logs.corruptions import summarize as summarize
+    from rs_keras.logs.evaluation import certify_dataset as certify_dataset
+    from rs_keras.logs.evaluation import decide_dataset as decide_dataset
+    from rs_keras.logs.evaluation import selected as selected
+    from rs_keras.logs.file_format import read_settings as read_settings
+    from rs_keras.logs.log import CertificationLog as CertificationLog
+    from rs_keras.logs.log import Envelope as Envelope
+    from rs_keras.logs.log import LogWriter as LogWriter
+    from rs_keras.logs.metrics import accuracy_interval as accuracy_interval
+    from rs_keras.logs.metrics import capped_acr as capped_acr
+    from rs_keras.logs.metrics import class_accuracy as class_accuracy
+    from rs_keras.logs.metrics import mean_samples as mean_samples
+    from rs_keras.logs.metrics import median_radius as median_radius
+    from rs_keras.logs.metrics import top_probabilities as top_probabilities
+    from rs_keras.logs.metrics import (
+        top_probability_ecdf as top_probability_ecdf,
+    )
+
+_HOMES = {
+    "CertificationLog": "rs_keras.logs.log",
+    "Comparison": "rs_keras.logs.comparison",
+    "CorruptionResult": "rs_keras.logs.corruptions",
+    "CorruptionSummary": "rs_keras.logs.corruptions",
+    "Envelope": "rs_keras.logs.log",
+    "LogWriter": "rs_keras.logs.log",
+    "accuracy_interval": "rs_keras.logs.metrics",
+    "capped_acr": "rs_keras.logs.metrics",
+    "certify_dataset": "rs_keras.logs.evaluation",
+    "class_accuracy": "rs_keras.logs.metrics",
+    "compare_acr": "rs_keras.logs.comparison",
+    "corruption_table": "rs_keras.logs.corruptions",
+    "decide_dataset": "rs_keras.logs.evaluation",
+    "grouped": "rs_keras.logs.corruptions",
+    "mean_samples": "rs_keras.logs.metrics",
+    "median_radius": "rs_keras.logs.metrics",
+    "read_settings": "rs_keras.logs.file_format",
+    "selected": "rs_keras.logs.evaluation",
+    "summarize": "rs_keras.logs.corruptions",
+    "top_probabilities": "rs_keras.logs.metrics",
+    "top_probability_ecdf": "rs_keras.logs.metrics",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = attach(__name__, _HOMES)

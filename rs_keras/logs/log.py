@@ -1,0 +1,616 @@
+"""Certification logs: one line an example, in the format the field shares.
+
+A log is a text file of tab-separated columns `idx label predict radius correct
+time` under a header line; further columns are kept. Beside `log.tsv`,
+`log.tsv.json` holds the settings under which it was made. The logs published
+with the papers are read as they are: they have no such settings.
+"""
+
+import fcntl
+import math
+import os
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from rs_keras._checks import check_count
+from rs_keras._checks import check_probability
+from rs_keras.certification.certificate import ABSTAIN
+from rs_keras.logs import file_format
+from rs_keras.logs import rules
+from rs_keras.logs.file_format import read_settings
+from rs_keras.logs.hashes import CHECKSUM
+from rs_keras.logs.hashes import FIRST
+from rs_keras.logs.hashes import line_checksum
+from rs_keras.logs.rules import RowError
+
+__all__ = ["CertificationLog", "Envelope", "LogWriter", "read_settings"]
+
+
+@dataclass(frozen=True)
+class CertificationLog:
+    """Certificates of the examples of a data set.
+
+    Attributes:
+        idx: int64 [m], numbers of the examples in the data set.
+        label: int64 [m], true labels.
+        predict: int64 [m], certified labels; -1 where the certifier abstained.
+        radius: float64 [m], certified L2 radii.
+        correct: bool [m], whether `predict` is `label`.
+        time: float64 [m], seconds.
+        name: What to call it in tables and plots.
+        settings: What it was made with (sigma, n0, n, alpha, bound, ...); empty
+            if that is not known.
+        extra: Further columns: float64 [m] if all are numbers, else strings.
+
+    Raises:
+        ValueError: If a column is of another type or length, or a row breaks a
+            rule (names both): numbers are finite and not negative, each `idx`
+            is there once, `correct` is 1 where `predict` is `label` and not -1.
+            And with the settings: each `idx` is a multiple of `skip`, no
+            radius is above what `n` draws can give, and those of a decision are
+            0 or were asked for.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> log = CertificationLog(
+    ...     idx=[0, 1, 2, 3],
+    ...     label=[7, 2, 1, 0],
+    ...     predict=[7, 2, 8, -1],
+    ...     radius=[1.5, 0.5, 0.75, 0.0],
+    ...     correct=[True, True, False, False],
+    ...     time=[2.0, 2.0, 2.0, 2.0],
+    ... )
+    >>> log.acr(), log.certified_accuracy([0.0, 1.0]), log.abstention_rate()
+    (0.5, array([0.5 , 0.25]), 0.25)
+    >>> log.accuracy, len(log)
+    (0.5, 4)
+    """
+
+    idx: np.ndarray
+    label: np.ndarray
+    predict: np.ndarray
+    radius: np.ndarray
+    correct: np.ndarray
+    time: np.ndarray
+    name: str = "log"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in file_format.COLUMNS}
+        found = rules.checked(given, self.settings, self.extra)
+        for column, values in found.items():
+            object.__setattr__(self, column, values)
+
+    @classmethod
+    def read(
+        cls, path: str | os.PathLike[str], recover: bool = False
+    ) -> "CertificationLog":
+        """Reads a log, with its settings where they lie beside it.
+
+        Args:
+            path: The log, as written by `LogWriter` or published by others
+                (time in seconds or as h:mm:ss).
+            recover: Drops a last line that was cut off. Else it is an error:
+                a number that lost its last digits looks like any other.
+
+        Raises:
+            ValueError: If it is no such log, a line does not agree with its
+                checksum, or a row breaks a rule of `CertificationLog`; names
+                the line and what is wrong.
+            OSError: If there is no such file.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> from rs_keras.logs import LogWriter
+        >>> with LogWriter("mnist.tsv", {"sigma": 0.5}) as writer:
+        ...     writer.write(0, label=7, predict=7, radius=0.75, time=2.0)
+        >>> log = CertificationLog.read("mnist.tsv")
+        >>> log.name, log.settings["sigma"], log.radius
+        ('mnist', 0.5, array([0.75]))
+        """
+        path = Path(path)
+        columns, _ = file_format.parse(path, recover)
+        return cls._of(path, columns, read_settings(path))
+
+    @classmethod
+    def _of(
+        cls,
+        path: Path,
+        columns: Mapping[str, np.ndarray],
+        settings: Mapping[str, Any],
+    ) -> "CertificationLog":
+        """Returns the log of the columns of a file."""
+        if columns and FIRST in settings and CHECKSUM not in columns:
+            raise ValueError(
+                f"{path}, line 1: must name the column {CHECKSUM}, as the "
+                "settings beside it tell: the header was altered. Received: "
+                f"{' '.join(columns)!r}"
+            )
+        extra = {k: v for k, v in columns.items() if k != CHECKSUM}
+        nothing = np.zeros(0)
+        own = {name: extra.pop(name, nothing) for name in file_format.COLUMNS}
+        name = path.name.removesuffix(".tsv")
+        try:
+            return cls(**own, name=name, settings=settings, extra=extra)
+        except RowError as error:
+            # After the header, and counted from 1.
+            where = f"{path}, line {error.row + 2}"
+            raise ValueError(f"{where}: {error.rule}") from error
+
+    @staticmethod
+    def envelope(
+        logs: Iterable["CertificationLog"], name: str = "envelope"
+    ) -> "Envelope":
+        """Returns the upper envelope of several logs' curves.
+
+        As the papers plot it over sigma: at each radius, the certified accuracy
+        of the log that is best there. No one classifier has this curve.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> def log(radius, correct):
+        ...     ones = [1, 1]
+        ...     return CertificationLog(
+        ...         [0, 1], ones, correct, radius, correct, ones)
+        >>> small, large = log([0.5, 0.5], [1, 1]), log([1.5, 0.0], [1, 0])
+        >>> best = CertificationLog.envelope([small, large], name="best sigma")
+        >>> best.certified_accuracy([0.25, 1.0])
+        array([1. , 0.5])
+        """
+        return Envelope(tuple(logs), name)
+
+    @staticmethod
+    def merge(
+        logs: Iterable["CertificationLog"],
+        name: str = "merged",
+        examples: int | None = None,
+    ) -> "CertificationLog":
+        """Returns the one log of which workers wrote the shards.
+
+        Args:
+            logs: As written by `certify_dataset(..., shard=(i, m))`, all m.
+            name: What to call it.
+            examples: How many there have to be; None if that is not known:
+                then examples that are missing at the very end go unnoticed.
+
+        Returns:
+            The examples of all, in their order.
+
+        Raises:
+            ValueError: If a shard is missing or there twice, the settings
+                or example 0 of the data set differ, or the examples overlap or
+                have gaps.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> def shard(i):
+        ...     settings = {"seed": 7, "skip": 1, "shard": [i, 2]}
+        ...     return CertificationLog([i, i + 2], [0, 0], [0, 0], [0.5, 0.25],
+        ...                             [1, 1], [1.0, 1.0], settings=settings)
+        >>> log = CertificationLog.merge([shard(1), shard(0)], examples=4)
+        >>> log.idx
+        array([0, 1, 2, 3])
+        """
+        from rs_keras.logs import shards
+
+        return shards.merged(list(logs), name, examples)
+
+    def __len__(self) -> int:
+        return len(self.idx)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of examples certified correctly, at any radius."""
+        return float(self.correct.sum() / self._count())
+
+    @property
+    def bound_form(self) -> str | None:
+        """Which confidence bound the radii rest on; None if not known.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> settings = {"bound": "clopper_pearson", "runner_up": True}
+        >>> log = CertificationLog([0], [1], [1], [0.5], [1], [1.0],
+        ...                        settings=settings)
+        >>> log.bound_form
+        'clopper_pearson, runner-up'
+        """
+        bound = self.settings.get("bound")
+        if bound and self.scope == "per_input_sigma":
+            return f"{bound}, per-input sigma"
+        if bound == "clopper_pearson" and self.settings.get("runner_up"):
+            return "clopper_pearson, runner-up"
+        return bound
+
+    @property
+    def scope(self) -> str:
+        """What the radii are about: see `rs_keras.per_input_sigma`.
+
+        "fixed_sigma"; "per_input_sigma", if the settings say so or a column
+        `sigma` varies; or "composition".
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> ones = [1, 1]
+        >>> log = CertificationLog([0, 1], ones, ones, [0.5, 0.5], ones, ones,
+        ...                        extra={"sigma": [0.25, 0.5]})
+        >>> log.scope
+        'per_input_sigma'
+        """
+        sigmas = self.extra.get("sigma", ())
+        varies = len(np.unique(sigmas)) > 1
+        found = "per_input_sigma" if varies else "fixed_sigma"
+        return str(self.settings.get("scope", found))
+
+    def acr(self, per_input_sigma: bool = False) -> float:
+        """The average certified radius: mean(correct * radius).
+
+        Args:
+            per_input_sigma: Whether radii at a sigma chosen for each image
+                may be averaged. No one classifier has this average.
+
+        Raises:
+            ValueError: If there are such radii and it was not asked for them.
+        """
+        self.check_averaged(per_input_sigma)
+        return float((self.correct * self.radius).sum() / self._count())
+
+    def check_averaged(self, per_input_sigma: bool) -> None:
+        """Raises ValueError where `acr` of these arguments would.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> ones = [1, 1]
+        >>> log = CertificationLog([0, 1], ones, ones, [0.5, 0.5], ones, ones,
+        ...                        extra={"sigma": [0.25, 0.5]})
+        >>> log.check_averaged(per_input_sigma=True)
+        >>> log.check_averaged(per_input_sigma=False)
+        Traceback (most recent call last):
+        ValueError: `per_input_sigma` must be True for the ACR of log: ...
+        """
+        if self.scope == "per_input_sigma" and not per_input_sigma:
+            raise ValueError(
+                f"`per_input_sigma` must be True for the ACR of {self.name}: "
+                "its radii are of a different smoothed classifier for each "
+                "image. Received: per_input_sigma=False"
+            )
+
+    def abstention_rate(self) -> float:
+        """The share of examples on which the certifier abstained."""
+        return float((self.predict == ABSTAIN).sum() / self._count())
+
+    def certified_accuracy(
+        self,
+        radii: Sequence[float] | np.ndarray | float,
+        rho: float | None = None,
+        alpha: float | None = None,
+    ) -> np.ndarray:
+        """The share of all examples that are correct with radius >= r.
+
+        Each certificate holds with probability 1 - alpha, so up to about alpha
+        of this share may be wrong. With `rho`, the result is a lower bound on
+        the smoothed classifier's certified accuracy on these m examples that
+        holds with probability 1 - rho, for all radii at once:
+
+            share - k / m,  k the least with P[Binomial(m, alpha) > k] <= rho
+
+        for no more certificates than that are false, if they err independently
+        of each other: each with noise of its own. (Cohen et al. bound the
+        same number with Bernstein's inequality, which allows for more.)
+
+        Args:
+            radii: Radii r, >= 0.
+            rho: Probability that the bound fails, in (0, 1); None for the plain
+                share.
+            alpha: Error probability of a certificate, in (0, 1); by default,
+                the log's own.
+
+        Returns:
+            float64, the shape of `radii`.
+
+        Raises:
+            ValueError: If an argument is out of its range, or `alpha` is needed
+                and not known, or the log holds no example.
+
+        References:
+        - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918), appendix
+        """
+        radii = np.asarray(radii, np.float64)
+        if not (np.isfinite(radii) & (radii >= 0)).all():
+            raise ValueError(
+                f"`radii` must be >= 0 and finite. Received: radii={radii}"
+            )
+        reached = np.sort(self.radius[self.correct])
+        below = np.searchsorted(reached, radii, side="left")
+        share = (len(reached) - below) / self._count()
+        if rho is None:
+            return share
+        return np.maximum(share - self._most_false(rho, alpha) / len(self), 0)
+
+    def _most_false(self, rho: float, alpha: float | None) -> int:
+        """How many certificates may be false, but with probability `rho`."""
+        alpha = self.settings.get("alpha") if alpha is None else alpha
+        if alpha is None:
+            raise ValueError(
+                f"`alpha` must be given: {self.name} has no settings beside it"
+            )
+        alpha = check_probability("alpha", alpha)
+        rho = check_probability("rho", rho)
+        more = scipy.special.bdtrc(np.arange(len(self) + 1), len(self), alpha)
+        return int(np.argmax(more <= rho))
+
+    def _count(self) -> int:
+        """Returns the number of examples, of which there must be some."""
+        if not len(self):
+            raise ValueError(f"{self.name} holds no example")
+        return len(self)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Several logs' largest certified accuracy at each radius.
+
+    Attributes:
+        logs: The logs.
+        name: What to call it in tables and plots.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> def log(radius, correct):
+    ...     ones = [1, 1]
+    ...     return CertificationLog(
+    ...         [0, 1], ones, correct, radius, correct, ones)
+    >>> small, large = log([0.5, 0.5], [1, 1]), log([1.5, 0.0], [1, 0])
+    >>> best = CertificationLog.envelope([small, large])
+    >>> best.certified_accuracy([0.25, 1.0])
+    array([1. , 0.5])
+    >>> best.radius.max().item(), best.scope
+    (1.5, 'fixed_sigma')
+    """
+
+    logs: Sequence[CertificationLog]
+    name: str = "envelope"
+
+    def __post_init__(self) -> None:
+        if not self.logs:
+            raise ValueError(
+                "`logs` must hold at least one log. Received: none"
+            )
+
+    @property
+    def scope(self) -> str:
+        """That of the logs; "per_input_sigma" if any of them is of this."""
+        scopes = [log.scope for log in self.logs]
+        return max(scopes, key="per_input_sigma".__eq__)
+
+    @property
+    def radius(self) -> np.ndarray:
+        """float64, all radii at which the curve may step."""
+        return np.concatenate([log.radius for log in self.logs])
+
+    def certified_accuracy(
+        self, radii: Sequence[float] | np.ndarray | float
+    ) -> np.ndarray:
+        """The largest of the logs' certified accuracies, the shape of radii."""
+        shares = [log.certified_accuracy(radii) for log in self.logs]
+        return np.max(shares, axis=0)
+
+
+class LogWriter:
+    """Appends to a log, one flushed line an example; resumes where it ended.
+
+    A process killed at any moment loses the example in hand at most.
+
+    Args:
+        path: The log; its folder is made if it is not there. An existing log is
+            continued: a last line that was cut off is dropped.
+        settings: What the log is made with; JSON values. They are written
+            beside the log.
+        extra: Names of further columns.
+        checksum: Whether each line ends with a checksum: see
+            `rs_keras.logs.hashes`.
+
+    Attributes:
+        done: set of int, the numbers of the examples that the log holds.
+        previous: The `CertificationLog` that was there already, maybe empty.
+
+    Raises:
+        ValueError: If there is a log made under other settings (names each one
+            that differs), or without any, or a file that is no log, or one
+            with an altered line.
+        OSError: If the file cannot be written, or another process writes it.
+
+    Example:
+
+    >>> import tempfile
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.logs import LogWriter
+    >>> path = tempfile.mkdtemp() + "/log.tsv"
+    >>> with LogWriter(path, {"sigma": 0.5, "n": 1000}) as writer:
+    ...     writer.write(0, label=7, predict=7, radius=1.23456789, time=2.0)
+    >>> with LogWriter(path, {"sigma": 0.5, "n": 1000}) as writer:
+    ...     print(writer.done)
+    {0}
+    >>> CertificationLog.read(path).radius
+    array([1.234567])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: Mapping[str, Any],
+        extra: Sequence[str] = (),
+        checksum: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.settings = file_format.json_values(settings)
+        self._extra = tuple(extra)
+        self._header = [*file_format.COLUMNS, *self._extra]
+        if checksum:
+            self._header.append(CHECKSUM)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self.path, "ab")
+        try:
+            self._lock()
+            self._resume()
+        except BaseException:
+            self._file.close()
+            raise
+        self.done = set(self.previous.idx.tolist())
+
+    def _lock(self) -> None:
+        """Two that write one log would both append the same examples."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"{self.path} is being written by another process: let it "
+                "finish, or choose another name"
+            ) from error
+        except OSError:
+            # A file system without locks.
+            pass
+
+    def _resume(self) -> None:
+        columns, size = file_format.parse(self.path, recover=True)
+        if columns and len(columns["idx"]):
+            self._check_same(list(columns))
+        else:
+            file_format.check_fresh(self.path, size, self._header)
+            columns, size = {}, 0
+        self.previous = CertificationLog._of(self.path, columns, self.settings)
+        # The settings before the header: a log without any is refused.
+        file_format.write_settings(self.path, self.settings)
+        self._file.truncate(size)
+        if not size:
+            self._append(self._header)
+
+    def _check_same(self, found: Sequence[str]) -> None:
+        old = read_settings(self.path)
+        if not old:
+            raise ValueError(
+                f"{self.path} is there already, and no settings beside it "
+                f"({file_format.settings_path(self.path)}): it cannot be "
+                "continued. Choose another name"
+            )
+        differing = file_format.differences(old, self.settings)
+        if differing:
+            raise ValueError(
+                f"{self.path} was made under other settings and cannot be "
+                "continued; choose another name, or the same settings. "
+                f"Differing: {differing}"
+            )
+        if found != self._header:
+            raise ValueError(
+                f"{self.path} has other columns and cannot be continued: "
+                f"{' '.join(found)} there, {' '.join(self._header)} now"
+            )
+
+    def write(
+        self,
+        idx: int,
+        label: int,
+        predict: int,
+        radius: float,
+        time: float,
+        **extra: Any,
+    ) -> None:
+        """Appends one example; `correct` is whether `predict` is `label`.
+
+        Args:
+            idx: Number of the example; not one that is in the log.
+            label: The true label.
+            predict: The certified label, or -1.
+            radius: >= 0 and finite; written rounded down to six decimals.
+            time: Seconds.
+            **extra: The values of the further columns.
+
+        Raises:
+            ValueError: If a value is out of its range or breaks a rule of
+                `CertificationLog`, `idx` was written before, or the columns are
+                not those of the log.
+        """
+        idx = check_count("idx", idx, 0)
+        label = check_count("label", label, -1)
+        predict = check_count("predict", predict, -1)
+        if idx in self.done:
+            raise ValueError(f"`idx` must be new to the log. Received: {idx}")
+        if not (math.isfinite(radius) and radius >= 0):
+            raise ValueError(
+                f"`radius` must be >= 0 and finite. Received: radius={radius!r}"
+            )
+        if set(extra) != set(self._extra):
+            raise ValueError(
+                f"`extra` must name the columns {list(self._extra)}. "
+                f"Received: {list(extra)}"
+            )
+        correct = int(predict == label and predict != ABSTAIN)
+        floor = file_format.rounded_down(radius)
+        own: list[Any] = [idx, label, predict, float(floor), correct, time]
+        self._check_row(own, extra)
+        own[3:] = floor, correct, f"{time:.6f}"
+        values = [str(value) for value in own]
+        values += [str(extra[name]) for name in self._extra]
+        if self._header[-1] == CHECKSUM:
+            values.append(line_checksum(self._header)(values))
+        self._append(values)
+        self.done.add(idx)
+
+    def close(self) -> None:
+        """Closes the file.
+
+        Example:
+
+        >>> from rs_keras.logs import LogWriter
+        >>> writer = LogWriter("log.tsv", {"sigma": 0.5})
+        >>> writer.close()
+        >>> with LogWriter("log.tsv", {"sigma": 0.5}) as writer:  # or so
+        ...     len(writer.done)
+        0
+        """
+        self._file.close()
+
+    def __enter__(self) -> "LogWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_row(self, own: Sequence[Any], extra: Mapping[str, Any]) -> None:
+        """Raises ValueError for a row that could not be read back."""
+        columns = {
+            name: np.array([value])
+            for name, value in zip(file_format.COLUMNS, own, strict=True)
+        }
+        further = {name: [value] for name, value in extra.items()}
+        try:
+            rules.checked(columns, self.settings, further)
+        except RowError as error:
+            raise ValueError(error.rule) from error
+
+    def _append(self, values: Sequence[str]) -> None:
+        self._file.write(file_format.line(values))
+        self._file.flush()

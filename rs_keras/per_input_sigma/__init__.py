@@ -1,0 +1,36 @@
+"""A sigma of its own for each image: chosen, certified, composed."""
+
+from typing import TYPE_CHECKING
+
+from rs_keras._lazy import attach
+
+if TYPE_CHECKING:
+    from rs_keras.per_input_sigma.ball_memory import BallMemory as BallMemory
+    from rs_keras.per_input_sigma.certifier import (
+        DataDependentCertifier as DataDependentCertifier,
+    )
+    from rs_keras.per_input_sigma.composition import Composition as Composition
+    from rs_keras.per_input_sigma.composition import compose as compose
+    from rs_keras.per_input_sigma.optimization import (
+        SigmaOptimizer as SigmaOptimizer,
+    )
+    from rs_keras.per_input_sigma.optimization import ascend as ascend
+    from rs_keras.per_input_sigma.optimization import (
+        optimize_sigma as optimize_sigma,
+    )
+    from rs_keras.per_input_sigma.optimization import (
+        search_sigma as search_sigma,
+    )
+
+_HOMES = {
+    "BallMemory": "rs_keras.per_input_sigma.ball_memory",
+    "Composition": "rs_keras.per_input_sigma.composition",
+    "DataDependentCertifier": "rs_keras.per_input_sigma.certifier",
+    "SigmaOptimizer": "rs_keras.per_input_sigma.optimization",
+    "ascend": "rs_keras.per_input_sigma.optimization",
+    "compose": "rs_keras.per_input_sigma.composition",
+    "optimize_sigma": "rs_keras.per_input_sigma.optimization",
+    "search_sigma": "rs_keras.per_input_sigma.optimization",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = attach(__name__, _HOMES)

@@ -1,0 +1,22 @@
+"""The clients: certificates from one server or several."""
+
+from typing import TYPE_CHECKING
+
+from rs_keras._lazy import attach
+
+if TYPE_CHECKING:
+    from rs_keras.serving.client.async_client import (
+        AsyncCertificationClient as AsyncCertificationClient,
+    )
+    from rs_keras.serving.client.certification_client import (
+        CertificationClient as CertificationClient,
+    )
+    from rs_keras.serving.client.channels import ClientTLS as ClientTLS
+
+_HOMES = {
+    "AsyncCertificationClient": "rs_keras.serving.client.async_client",
+    "CertificationClient": "rs_keras.serving.client.certification_client",
+    "ClientTLS": "rs_keras.serving.client.channels",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = attach(__name__, _HOMES)

@@ -1,0 +1,423 @@
+"""The client: certificates from TF Serving, or from a fleet of it."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+from typing import Self
+
+import numpy as np
+
+from rs_keras.certification.certificate import Certificate
+from rs_keras.certification.certificate import Prediction
+from rs_keras.certification.sequential.decision import Decision
+from rs_keras.noise.keyed_seeds import Seed
+from rs_keras.serving.client import operations
+from rs_keras.serving.client import runners
+from rs_keras.serving.client.channels import ClientTLS
+from rs_keras.serving.client.fleet import fleet_of
+from rs_keras.serving.client.operations import Example
+from rs_keras.serving.client.operations import Progress
+from rs_keras.serving.client.plans import CertifyStream
+from rs_keras.serving.client.plans import DecideStream
+from rs_keras.serving.client.plans import Looks
+from rs_keras.serving.client.plans import Rounds
+from rs_keras.serving.client.served_model import ServedModel
+
+
+class CertificationClient:
+    """Certifies images by asking TF Serving, or `EmbeddedServer`, over gRPC.
+
+    With several servers the draws of one image are shared out among them.
+    Draws are addressed by seed and number, so the counts are those that the
+    exported certifier would make in process, whichever server made which
+    (up to float ties between hardware), and a chunk that is sent again is the
+    same chunk: nothing is counted twice or lost.
+
+    The newest version that most servers have is asked for until it is
+    unloaded; then a call that is under way begins again with the next, under a
+    fresh seed unless one was given. All servers must describe it alike.
+
+    A request is sent again, at most `retries` times in a row to one server,
+    when a server is away (UNAVAILABLE, a dropped connection), busy
+    (RESOURCE_EXHAUSTED), or, in smaller chunks, when its deadline passed.
+    Anything else leaves the server out of the call, and is the error if no
+    other is left. One client may be used from several threads. It does not
+    connect before it is asked for something.
+
+    An answer is evidence: labels, bounds and radii are computed here, from the
+    counts. A server whose answer no export can give, such as more votes than
+    draws, or a radius that its counts do not give, is left out of the call.
+    Counts that are merely wrong only an audit finds.
+
+    Args:
+        servers: `"host:8500"`, `"unix:/path"`, or `"dns:///name:8500"` for all
+            machines behind a name; several in a list, or separated by commas.
+        model_name: What the servers call the model.
+        version: Of the model; None for the newest.
+        timeout: Seconds that one request may take, > 0. The deadline also
+            ends the server's work.
+        retries: How often a server that failed is tried again in one call.
+        in_flight: Requests a server that are under way at a time.
+        tls: A `ClientTLS` for encrypted connections; True for the system's
+            certificates.
+        audit: Share of the chunks, in [0, 1], that another server repeats.
+            Where the two disagree by more than rounding explains, a third is
+            asked; the one that is odd is left out, and everything that it
+            counted in the call is made again. With two servers alone, and
+            where it is too late (`certify_each`, `decide_each`), that is an
+            error which names them. None is made with one server.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from rs_keras import Certifier
+    >>> from rs_keras.export import export_certifier
+    >>> from rs_keras.serving import CertificationClient, EmbeddedServer
+    >>> certifier = Certifier(lambda x: x[:, 0, 0, :2], sigma=0.5)
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = export_certifier(certifier, folder, n=100, image_shape=(1, 1, 2))
+    >>> image = np.array([[[[1.0, 0.0]]]])
+    >>> server = EmbeddedServer(folder, model_name="half", port=0).start()
+    >>> client = CertificationClient(server.address, "half")
+    >>> client.wait_ready().name, client.model.version, client.sigma
+    ('half', 1, 0.5)
+    >>> counts = client.sample(image, n=500, seed=7)
+    >>> bool((counts == certifier.sample(image, n=500, seed=7)).all())
+    True
+    >>> client.certify(image, n=1_000, seed=7).radius == (
+    ...     certifier.certify(image, n=1_000, seed=7).radius)
+    array([ True])
+    >>> client.predict(image, seed=7).label
+    array([0])
+    >>> client.decide(image, radius=0.25, seed=7).certified
+    array([ True])
+    >>> client.settings()["n"], client.decision_settings(0.25)["radii"]
+    (100, [0.25])
+
+    Many images, several at a time, each with a name of its own:
+
+    >>> examples = [("a", image[0], None), ("b", image[0], None)]
+    >>> sorted(name for name, _ in client.certify_each(examples))
+    ['a', 'b']
+    >>> sorted(name for name, _ in client.decide_each(examples, radius=0.25))
+    ['a', 'b']
+    >>> client.close()
+    >>> server.stop()
+    """
+
+    def __init__(
+        self,
+        servers: str | Iterable[str],
+        model_name: str = "default",
+        *,
+        version: int | None = None,
+        timeout: float = 60.0,
+        retries: int = 5,
+        in_flight: int = 2,
+        tls: ClientTLS | bool | None = None,
+        audit: float = 0.0,
+    ) -> None:
+        self._fleet = fleet_of(
+            servers,
+            model_name,
+            version,
+            timeout,
+            retries,
+            in_flight,
+            tls,
+            audit,
+        )
+
+    @property
+    def model(self) -> ServedModel:
+        """The version that is asked for, with what it says of itself."""
+        return self._run(operations.model)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise, in pixel units."""
+        return self.model.sigma
+
+    def wait_ready(self, timeout: float = 60.0) -> ServedModel:
+        """Waits until the model is served.
+
+        Args:
+            timeout: Seconds to wait at most, >= 0.
+
+        Returns:
+            The model.
+
+        Raises:
+            ServingError: If no server answers in time; the last reason.
+        """
+        return self._run(
+            lambda operation: operations.wait_ready(operation, timeout)
+        )
+
+    def settings(
+        self,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool | None = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `certify` would rest on, as `Certifier.settings`.
+
+        The arguments and errors are those of `certify`.
+        """
+        rounds = Rounds(
+            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
+        )
+        return rounds.settings(self.model)
+
+    def decision_settings(
+        self,
+        radius: float | Sequence[float],
+        alpha: float | None = None,
+        n_max: int = 100_000,
+        runner_up: bool | None = None,
+        n0: int | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `decide` would rest on, as `Certifier` tells it."""
+        looks = Looks(radius, alpha, n_max, runner_up, n0)
+        return looks.settings(self.model)
+
+    def sample(
+        self,
+        images: Any,
+        n: int = 1_000,
+        seed: Seed = 7,
+        first: int = 0,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """Counts the votes of draws first .. first+n-1: int64 [B, C].
+
+        The arguments are those of `Certifier.sample`; `chunk` and `progress`
+        as in `certify`.
+        """
+        return self._run(
+            lambda operation: operations.sample(
+                operation, images, n, seed, first, chunk, progress
+            )
+        )
+
+    def predict(
+        self,
+        images: Any,
+        n: int | None = None,
+        alpha: float | None = None,
+        seed: Seed = None,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> Prediction:
+        """Says what the smoothed classifier answers, or abstains.
+
+        As `Certifier.predict`. With images alone, and one server, it is one
+        request with the server's seed, as in `certify`; else the votes are
+        counted by all servers.
+        """
+        return self._run(
+            lambda operation: operations.predict(
+                operation, images, n, alpha, seed, chunk, progress
+            )
+        )
+
+    def certify(
+        self,
+        images: Any,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool | None = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
+        seed: Seed = None,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> Certificate:
+        """Certifies each image.
+
+        The draws are made in chunks by all servers, and the bound is computed
+        here. With images alone the numbers are those of the export; if there
+        is one server only, or the export's seeds are keyed, that is one
+        request, and the server makes the seed. (A request with a keyed seed
+        goes to another server where one fails or is overdue.)
+
+        Args:
+            images: [B, H, W, C]: floats in [0, 1], or uint8.
+            n0: Draws that select the class; None is as exported, here and
+                below.
+            n: Draws that bound its probability; more than the server makes at
+                once is no matter.
+            alpha: Probability of a certificate that is not true, for each
+                image, in (0, 1).
+            bound: "clopper_pearson": servers count votes.
+            beta: Of soft bounds, which are not served.
+            runner_up: Whether to bound the second class, too; see
+                `Certifier.certify`.
+            tolerance: Radius that an image may lose for fewer draws; see
+                `Certifier.certify`.
+            max_radius: Radii above it are given as it is.
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
+            chunk: Draws a request; None takes about a second's.
+            progress: Is called with (draws made, draws in all) after each
+                request.
+
+        Returns:
+            A `Certificate`; its settings name model and version.
+
+        Raises:
+            ValueError: If an argument is out of its range.
+            ServingError: If the servers fail, or differ.
+        """
+        return self._run(
+            lambda operation: operations.certify(
+                operation,
+                images,
+                n0,
+                n,
+                alpha,
+                bound,
+                beta,
+                runner_up,
+                tolerance,
+                max_radius,
+                seed,
+                chunk,
+                progress,
+            )
+        )
+
+    def decide(
+        self,
+        images: Any,
+        radius: float | Sequence[float],
+        alpha: float | None = None,
+        n_max: int = 100_000,
+        runner_up: bool | None = None,
+        seed: Seed = None,
+        n0: int | None = None,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> Decision:
+        """Decides whether each image keeps its label within a radius.
+
+        As `Certifier.decide`, with the draws made by all servers. None is as
+        exported; `chunk` and `progress` are as in `certify`, and how many
+        draws there will be is not known.
+        """
+        return self._run(
+            lambda operation: operations.decide(
+                operation,
+                images,
+                radius,
+                alpha,
+                n_max,
+                runner_up,
+                seed,
+                n0,
+                chunk,
+                progress,
+            )
+        )
+
+    def certify_each(
+        self,
+        examples: Iterable[Example],
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool | None = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
+        chunk: int | None = None,
+    ) -> Iterator[tuple[Any, Certificate]]:
+        """Certifies images as they come, several at a time.
+
+        Args:
+            examples: Yields (key, image, seed): any name, an image [H, W, C]
+                or [1, H, W, C], and its seed, int64 [2], or None. It is read
+                as far as there are servers to work on it.
+            n0: This and the others as in `certify`.
+            n: See `certify`.
+            alpha: See `certify`.
+            bound: See `certify`.
+            beta: See `certify`.
+            runner_up: See `certify`.
+            tolerance: See `certify`.
+            max_radius: See `certify`.
+            chunk: See `certify`.
+
+        Yields:
+            (key, certificate of one row), in the order in which they are
+            finished. All are of one version of the model.
+        """
+        rounds = Rounds(
+            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
+        )
+        asked = CertifyStream(self.model, rounds)
+        return self._stream(examples, asked, chunk)
+
+    def decide_each(
+        self,
+        examples: Iterable[Example],
+        radius: float | Sequence[float],
+        alpha: float | None = None,
+        n_max: int = 100_000,
+        runner_up: bool | None = None,
+        n0: int | None = None,
+        chunk: int | None = None,
+    ) -> Iterator[tuple[Any, Decision]]:
+        """Decides images as they come: `decide`, as `certify_each` does it."""
+        looks = Looks(radius, alpha, n_max, runner_up, n0)
+        asked = DecideStream(self.model, looks)
+        return self._stream(examples, asked, chunk)
+
+    def _stream(
+        self,
+        examples: Iterable[Example],
+        asked: CertifyStream | DecideStream,
+        chunk: int | None,
+    ) -> Iterator[tuple[Any, Any]]:
+        found = runners.iterate(
+            self._fleet,
+            lambda operation: operations.stream(
+                operation, examples, asked.model, asked.plan, chunk
+            ),
+        )
+        for jobs in found:
+            for job in jobs:
+                yield job.key, asked.answer(job)
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._fleet.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, make: runners.Make) -> Any:
+        return runners.run(self._fleet, make)

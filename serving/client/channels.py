@@ -1,0 +1,330 @@
+"""Where servers are, and how to reach them: addresses, DNS, TLS."""
+
+import socket
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from rs_keras.serving.errors import ServingError
+from rs_keras.serving.tls import PathLike
+from rs_keras.serving.tls import load
+
+_OPTIONS = (
+    # Images, and answers about many of them, pass 4 MB, the default. No true
+    # answer is longer than this; a false one must not fill the memory.
+    ("grpc.max_receive_message_length", 256 * 2**20),
+    ("grpc.max_send_message_length", -1),
+    # What may be sent again, and where, is decided in fanout.py.
+    ("grpc.enable_retries", 0),
+    # gRPC would wait up to two minutes before it looks for a server again.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # One connection each: else equal targets share one in this process.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_UNIX = "unix:"
+_DNS = "dns:///"
+_PROBE_SECONDS = 3.0
+# OpenSSL's numbers for what is wrong with a certificate (X509_V_ERR_...).
+_NOT_YET_VALID = 9
+_EXPIRED = 10
+_UNKNOWN_ISSUER = (18, 19, 20, 21)
+_WRONG_NAME = (62, 64)
+
+
+@dataclass(frozen=True)
+class ClientTLS:
+    """How a client makes sure of a server, and shows who it is.
+
+    Args:
+        ca: Certificates to check servers against (PEM); the system's by
+            default.
+        certificate: The client's own certificate, for servers that want one
+            (mutual TLS; PEM).
+        key: Its private key (PEM, not encrypted).
+        server_name: The name that the servers' certificates are for, where it
+            is another than the one in the address.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If a file is not what it should be, or only one of
+            `certificate` and `key` is given.
+
+    Example:
+
+    >>> from rs_keras.serving import ClientTLS
+    >>> tls = ClientTLS(ca="ca.crt", server_name="certifier.example")
+    >>> tls.context().cert_store_stats()["x509_ca"]
+    1
+    >>> type(tls.credentials()).__name__
+    'ChannelCredentials'
+    """
+
+    ca: PathLike | None = None
+    certificate: PathLike | None = None
+    key: PathLike | None = None
+    server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError(
+                "`certificate` and `key` need each other. Received: "
+                f"certificate={self.certificate!r}, key={self.key!r}"
+            )
+        self.context()
+
+    def context(self) -> ssl.SSLContext:
+        """The same checks as Python's ssl makes them, which says more."""
+        if self.ca is None:
+            context = ssl.create_default_context()
+        else:
+            # The default context would trust the system's issuers as well.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        load(context, self.certificate, self.key, self.ca)
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """What `grpc.secure_channel` takes."""
+
+        def content(path: PathLike | None) -> bytes | None:
+            return None if path is None else Path(path).read_bytes()
+
+        # gRPC's own choice is a list of its own, not the system's.
+        ca = self.ca or ssl.get_default_verify_paths().cafile
+        return grpc.ssl_channel_credentials(
+            content(ca), content(self.key), content(self.certificate)
+        )
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address, as it was given.
+
+    Attributes:
+        text: What was given.
+        host: The name or number; empty for a socket.
+        port: 0 for a socket.
+        all_of_name: Whether each machine behind the name is a server.
+    """
+
+    text: str
+    host: str
+    port: int
+    all_of_name: bool = False
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One server.
+
+    Attributes:
+        label: What to call it in messages.
+        target: What gRPC is told.
+        name: The name that its certificate should be for.
+    """
+
+    label: str
+    target: str
+    name: str
+
+
+def parse(servers: str | Iterable[str]) -> tuple[Address, ...]:
+    """Reads addresses.
+
+    Args:
+        servers: `"host:port"`, `"[::1]:port"`, `"unix:/path"`, or
+            `"dns:///name:port"`, which means every machine behind the name (a
+            headless service); several in a list, or separated by commas.
+
+    Raises:
+        ValueError: If there is none, or one is not of this form or twice.
+
+    Example:
+
+    >>> from rs_keras.serving.client import channels
+    >>> [address.port for address in channels.parse("a:8500,b:8501")]
+    [8500, 8501]
+    """
+    if isinstance(servers, str):
+        servers = servers.split(",")
+    texts = [str(text).strip() for text in servers]
+    if not any(texts):
+        raise ValueError(
+            "`servers` must name at least one server, as host:port. "
+            f"Received: servers={texts!r}"
+        )
+    if len(set(texts)) < len(texts):
+        raise ValueError(
+            "`servers` must not name a server twice: it would be taken for "
+            f"two. Received: servers={texts!r}"
+        )
+    return tuple(_address(text) for text in texts)
+
+
+def _address(text: str) -> Address:
+    if text.startswith(_UNIX) and len(text) > len(_UNIX):
+        return Address(text, "", 0)
+    host, _, port = text.removeprefix(_DNS).rpartition(":")
+    inside = host.removeprefix("[").removesuffix("]")
+    bracketed = host != inside
+    if (
+        not inside
+        or "/" in inside
+        or (":" in inside) != bracketed
+        or not port.isdecimal()
+        or not 0 < int(port) < 65536
+    ):
+        raise ValueError(
+            "`servers` must be addresses such as host:8500, [::1]:8500, "
+            "unix:/path, or dns:///name:8500 for all machines of a name. "
+            f"Received: {text!r}"
+        )
+    return Address(text, inside, int(port), text.startswith(_DNS))
+
+
+def resolve(address: Address) -> list[Endpoint]:
+    """Returns the servers at an address; asks DNS, so it may take a while.
+
+    Raises:
+        ServingError: If the name does not resolve.
+    """
+    if not address.host:
+        return [Endpoint(address.text, address.text, "localhost")]
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )
+    except OSError as error:
+        raise ServingError(
+            f"`servers`: the name {address.host!r} does not resolve "
+            f"({error.strerror or error}). Is it spelled right, and known to "
+            f"this machine's DNS? Received: {address.text!r}",
+            server=address.text,
+        ) from error
+    if not address.all_of_name:
+        return [Endpoint(address.text, address.text, address.host)]
+    numbers = dict.fromkeys(str(entry[4][0]) for entry in found)
+    return [
+        Endpoint(
+            f"{address.host} ({number}:{address.port})",
+            _join(number, address.port),
+            address.host,
+        )
+        for number in numbers
+    ]
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def open_channel(endpoint: Endpoint, tls: ClientTLS | None) -> grpc.Channel:
+    """Returns a channel; it connects when it is first used."""
+    if tls is None:
+        return grpc.insecure_channel(endpoint.target, _OPTIONS)
+    name = tls.server_name or endpoint.name
+    options = (*_OPTIONS, ("grpc.ssl_target_name_override", name))
+    return grpc.secure_channel(endpoint.target, tls.credentials(), options)
+
+
+def trouble(endpoint: Endpoint, tls: ClientTLS | None) -> str | None:
+    """Says why no connection comes about, where gRPC does not.
+
+    Connects once more and looks at the handshake; None if that tells nothing.
+    """
+    try:
+        with _connected(endpoint.target) as plain:
+            if tls is None:
+                return _is_tls(plain)
+            return _handshake_trouble(
+                plain, tls, tls.server_name or endpoint.name
+            )
+    except OSError:
+        return None
+
+
+def _connected(target: str) -> socket.socket:
+    if target.startswith(_UNIX):
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain.settimeout(_PROBE_SECONDS)
+        plain.connect(target.removeprefix(_UNIX))
+        return plain
+    address = _address(target)
+    return socket.create_connection(
+        (address.host, address.port), _PROBE_SECONDS
+    )
+
+
+def _is_tls(plain: socket.socket) -> str | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with context.wrap_socket(plain):
+            return "the server wants TLS; give `tls`"
+    except OSError:
+        return None
+
+
+def _handshake_trouble(
+    plain: socket.socket, tls: ClientTLS, name: str
+) -> str | None:
+    try:
+        with tls.context().wrap_socket(plain, server_hostname=name) as secure:
+            # A server that is content begins to speak. What TLS 1.3 lets it
+            # think of the client's certificate comes after the handshake.
+            if secure.recv(1):
+                return None
+    except ssl.SSLCertVerificationError as error:
+        return _certificate_trouble(error, tls, name)
+    except (ssl.SSLEOFError, ConnectionError):
+        pass
+    except ssl.SSLError as error:
+        return _alert(error)
+    if tls.certificate is None:
+        return (
+            "the server ends the connection where a client shows its "
+            "certificate: it wants one; give `tls.certificate` and `tls.key`"
+        )
+    return (
+        "the server ends the connection when it has seen the client's "
+        "certificate: has that expired, or is its issuer one that the server "
+        "does not trust?"
+    )
+
+
+def _certificate_trouble(
+    error: ssl.SSLCertVerificationError, tls: ClientTLS, name: str
+) -> str:
+    if error.verify_code == _EXPIRED:
+        return "its certificate has expired; it must be renewed on the server"
+    if error.verify_code == _NOT_YET_VALID:
+        return "its certificate is not valid yet; are both clocks right?"
+    if error.verify_code in _WRONG_NAME:
+        return (
+            f"its certificate is not for {name!r} ({error.verify_message}); "
+            "address it by a name in its certificate, or give "
+            "`tls.server_name`"
+        )
+    if error.verify_code in _UNKNOWN_ISSUER:
+        roots = "the system's" if tls.ca is None else str(tls.ca)
+        return (
+            "its certificate is from an issuer that is not among the trusted "
+            f"ones ({roots}); give the right `tls.ca`"
+        )
+    return f"its certificate is refused: {error.verify_message}"
+
+
+def _alert(error: ssl.SSLError) -> str:
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    if "wrong version number" in reason or "record layer" in reason:
+        return "the server does not speak TLS; leave out `tls`"
+    if "alert" in reason and ("certificate" in reason or "ca" in reason):
+        return f"the server refuses the client's certificate ({reason})"
+    return f"the TLS handshake fails ({reason})"

@@ -1,0 +1,196 @@
+"""What a fleet serves: one version of one model, as it describes itself."""
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rs_keras._checks import check_choice
+from rs_keras._checks import check_images
+from rs_keras.certification.sampling import noise_distance
+from rs_keras.certification.spec import certificate_settings
+from rs_keras.export import metadata as metadata_lib
+from rs_keras.noise.draws import POSITION_BITS
+from rs_keras.serving.errors import WrongAnswer
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A version that is served, the same on every server that was asked.
+
+    Attributes:
+        name: Of the model.
+        version: Of the model.
+        metadata: What `describe` answers: sigma, n0, n, alpha, the image's
+            shape, class names, ...
+
+    Example:
+
+    >>> from rs_keras.serving.client.served_model import ServedModel
+    >>> facts = {"fingerprint": "abc", "image": {"shape": [28, 28, 1]},
+    ...          "num_classes": 10, "sigma": 0.5, "max_n": 1_000_000,
+    ...          "noise": "float", "dtype": "float32", "alpha": 0.001,
+    ...          "bound": "clopper_pearson", "n0": 100, "n": 10_000,
+    ...          "runner_up": True}
+    >>> model = ServedModel("mnist", 1, facts)
+    >>> model.input_shape, model.image_shape, model.num_classes, model.sigma
+    ((None, 28, 28, 1), (28, 28, 1), 10, 0.5)
+    >>> model.fingerprint, model.max_n, model.baked("n", None), model.distance
+    ('abc', 1000000, 10000, 0.0)
+    >>> model.identity == ServedModel("digits", 2, facts).identity
+    True
+    >>> model.settings(n=1_000)["n"]
+    1000
+    >>> model.images([[[[0.5]] * 28] * 28]).dtype
+    dtype('float32')
+    >>> model.check_range("first", first=0, n=1_000)
+    >>> newer = ServedModel("mnist", 2, {**facts, "sigma": 0.25})
+    >>> model.same_as(newer), model.differences(newer)
+    (False, 'sigma: 0.5 and 0.25')
+    """
+
+    name: str
+    version: int
+    metadata: Mapping[str, Any]
+
+    @functools.cached_property
+    def identity(self) -> int:
+        """What each of its answers says of which export it is."""
+        return metadata_lib.identity(self.metadata)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the weights, as certification logs hold it."""
+        return self.metadata["fingerprint"]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(H, W, C)."""
+        height, width, channels = self.metadata["image"]["shape"]
+        return height, width, channels
+
+    @property
+    def input_shape(self) -> tuple[int | None, ...]:
+        """(None, H, W, C), as Keras models tell it."""
+        return (None, *self.image_shape)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return int(self.metadata["num_classes"])
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise, in pixel units."""
+        return float(self.metadata["sigma"])
+
+    @property
+    def max_n(self) -> int:
+        """The most draws a row of one request."""
+        return int(self.metadata["max_n"])
+
+    def same_as(self, other: "ServedModel") -> bool:
+        """Whether both give the same certificates, whatever the version."""
+        return not self.differences(other)
+
+    def differences(self, other: "ServedModel") -> str:
+        """Says in words what differs; empty if nothing does."""
+        mine, theirs = self.metadata, other.metadata
+        return "; ".join(
+            f"{key}: {mine.get(key)} and {theirs.get(key)}"
+            for key in sorted({*mine, *theirs})
+            if key not in metadata_lib.NOT_COMPARED
+            and mine.get(key) != theirs.get(key)
+        )
+
+    def images(self, images: Any) -> np.ndarray:
+        """Returns images as this model takes them, or says what is wrong."""
+        return check_images(images, self.image_shape)
+
+    def settings(
+        self,
+        n0: int | None = None,
+        n: int | None = None,
+        alpha: float | None = None,
+        bound: str = "clopper_pearson",
+        beta: float = 1.0,
+        runner_up: bool | None = None,
+        tolerance: float | None = None,
+        max_radius: float | None = None,
+    ) -> dict[str, Any]:
+        """Returns what `certify` rests on, as `Certifier.settings` does.
+
+        What is None is as the model was exported.
+
+        Raises:
+            ValueError: If an argument is out of its range.
+        """
+        # Others are on soft predictions; servers count votes.
+        check_choice("bound", bound, [self.metadata["bound"]])
+        settings = certificate_settings(
+            self.metadata,
+            self.baked("n0", n0),
+            self.baked("n", n),
+            self.baked("alpha", alpha),
+            bound,
+            beta,
+            self.baked("runner_up", runner_up),
+            tolerance,
+            max_radius,
+        )
+        self.check_range("n", settings["n0"], settings["n"])
+        return settings
+
+    @property
+    def distance(self) -> float:
+        """Bounds the total variation between one draw and the ideal one."""
+        # Computed, as a server may say anything.
+        noise = self.metadata["noise"]
+        return noise_distance(noise, self.sigma, self.image_shape)
+
+    def baked(self, name: str, given: Any) -> Any:
+        """Returns what is given, or the export's own number."""
+        return self.metadata[name] if given is None else given
+
+    def check_range(self, name: str, first: int, n: int) -> None:
+        """Refuses draws that no seed addresses."""
+        size = int(np.prod(self.image_shape))
+        most = 2**POSITION_BITS // size - self.max_n
+        if first + n > most:
+            raise ValueError(
+                f"`{name}` must leave every draw below number {most} for this "
+                f"model. Received: draws {first} .. {first + n - 1}"
+            )
+
+
+def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
+    """Reads what `describe` answered.
+
+    Raises:
+        WrongAnswer: If it is not what this library exports.
+
+    Example:
+
+    >>> from rs_keras.serving.client import served_model
+    >>> text = b'{"format": 3, "sigma": 0.5}'
+    >>> served_model.read("mnist", 1, text, server="127.0.0.1:8500").sigma
+    0.5
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if (
+        not isinstance(found, dict)
+        or found.get("format") != metadata_lib.FORMAT
+    ):
+        raise WrongAnswer(
+            f"{server} serves a model {name!r} of another format than "
+            f"{metadata_lib.FORMAT}; client and export must be of the same "
+            f"release of rs-keras. Received: {text[:80]!r}",
+            server=server,
+        )
+    return ServedModel(name, version, found)

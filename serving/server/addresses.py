@@ -1,0 +1,92 @@
+"""Where a server listens, and whether somebody else does already."""
+
+import os
+import socket
+import stat
+
+# The longest path of a socket (sockaddr_un), without its final zero.
+_LONGEST_SOCKET = 107
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}
+
+
+def reachable(host: str, port: int) -> str:
+    """The address by which this machine reaches a server on `host`.
+
+    Example:
+
+    >>> from rs_keras.serving.server.addresses import reachable
+    >>> reachable("0.0.0.0", 8500)
+    '127.0.0.1:8500'
+    """
+    return join(_EVERYWHERE.get(host, host), port)
+
+
+def checked_socket(path: str | os.PathLike[str] | None) -> str | None:
+    """Makes the path of a socket absolute.
+
+    Raises:
+        ValueError: If it is longer than the system takes.
+    """
+    if path is None:
+        return None
+    path = os.path.abspath(path)
+    if len(os.fsencode(path)) > _LONGEST_SOCKET:
+        raise ValueError(
+            f"`unix_socket` must have at most {_LONGEST_SOCKET} bytes. "
+            f"Received: unix_socket={path!r}"
+        )
+    return path
+
+
+def join(host: str, port: int) -> str:
+    """Writes an address as gRPC reads it.
+
+    Example:
+
+    >>> from rs_keras.serving.server.addresses import join
+    >>> join("::1", 8500)
+    '[::1]:8500'
+    """
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"{host}:{port}"
+
+
+def require_free(host: str, port: int) -> None:
+    """Checks that a port can be had, before a model is loaded for nothing.
+
+    Raises:
+        OSError: If it cannot.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.create_server(address[:2], family=family):
+            pass
+    except OSError as error:
+        # A name that does not resolve has a negative number and a text.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror
+        raise OSError(
+            f"Cannot listen on {join(host, port)}: {reason}. "
+            "Choose another port, or stop the server that has it."
+        ) from error
+
+
+def require_free_socket(path: str) -> None:
+    """Checks that a socket can be had; a dead server's will be replaced.
+
+    Raises:
+        OSError: If a server listens there, or it is another kind of file.
+    """
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise OSError(f"Cannot listen on unix:{path}: it is not a socket.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return
+    raise OSError(f"Cannot listen on unix:{path}: Address already in use.")

@@ -1,0 +1,248 @@
+"""Runs a SavedModel as TF Serving does: in a TensorFlow session.
+
+`tf.saved_model.load` runs functions eagerly: it casts nothing, knows no
+deadline, reports other errors, and works on exports that TF Serving cannot
+run. A `Session` is the very class that TF Serving drives (DirectSession), so
+codes, messages and the cancelling of a loop at its deadline are the same.
+
+`Session.run` is not: it casts what is fed and checks shapes in Python. The
+call below it is TensorFlow's private API. All use of private API in this
+package is in this module, and all of it has a public stand-in for a later
+TensorFlow that lacks it: `_public_run`, and a garbage collection.
+"""
+
+import gc
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+from rs_keras.serving.server.status import StatusError
+from rs_keras.serving.server.status import from_tensorflow
+from rs_keras.serving.server.status import invalid
+
+try:
+    from tensorflow.python.client import pywrap_tf_session as _c_api
+    from tensorflow.python.framework.c_api_util import tf_output as _tf_output
+    from tensorflow.python.framework.ops import dismantle_graph as _dismantle
+
+    _HAS_PRIVATE_API = hasattr(_c_api, "TF_SessionRun_wrapper")
+except ImportError:
+    _HAS_PRIVATE_API = False
+
+_TAG = "serve"
+_INIT_SIGNATURE = "__saved_model_init_op"
+# Where TensorFlow 1 kept what TensorFlow 2 keeps in the signature above.
+_INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
+
+
+class SessionModel:
+    """One loaded version of a model.
+
+    Args:
+        directory: A SavedModel with the tag `serve`.
+
+    Raises:
+        StatusError: If it cannot be loaded, with TF Serving's status.
+    """
+
+    def __init__(self, directory: str) -> None:
+        meta_graph = _read_meta_graph(directory)
+        self.signatures = dict(meta_graph.signature_def)
+        self._private = _HAS_PRIVATE_API
+        self._graph = tf.Graph()
+        self._session = tf.compat.v1.Session(graph=self._graph)
+        try:
+            with self._graph.as_default():
+                tf.import_graph_def(meta_graph.graph_def, name="")
+            self._restore(meta_graph, directory)
+            self._graph.finalize()
+            if self._private:
+                self._session._extend_graph()
+        except tf.errors.OpError as error:
+            self.close()
+            raise from_tensorflow(error) from error
+        except (ValueError, KeyError) as error:
+            # What the import refuses arrives as a Python error.
+            self.close()
+            raise invalid(str(error)) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def run(
+        self,
+        feeds: Mapping[str, np.ndarray],
+        fetches: Sequence[str],
+        timeout: float | None = None,
+    ) -> list[np.ndarray]:
+        """Computes `fetches`, as `Session::Run` in C++ does.
+
+        Args:
+            feeds: Arrays by tensor name (`name:0`); dtypes are not cast.
+            fetches: Names of tensors; a bare operation means its output 0.
+            timeout: Seconds after which running loops are stopped; `None`
+                never.
+
+        Returns:
+            One array for each fetch.
+
+        Raises:
+            StatusError: With the runtime's own code and message.
+        """
+        run = self._private_run if self._private else self._public_run
+        options = None
+        if timeout is not None:
+            milliseconds = max(1, int(timeout * 1000))
+            options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
+        try:
+            return [_array(output) for output in run(feeds, fetches, options)]
+        except tf.errors.OpError as error:
+            raise from_tensorflow(error) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise invalid(str(error.args[0])) from error
+        except RuntimeError as error:
+            # The session was closed by a server that stops.
+            raise StatusError(
+                grpc.StatusCode.CANCELLED, "Session has been closed."
+            ) from error
+
+    def cancel(self) -> None:
+        """Stops what runs: it ends with CANCELLED, as does what comes."""
+        self._session.close()
+
+    def close(self) -> None:
+        """Frees the model. Nothing may be running."""
+        self._session.close()
+        del self._session
+        # A graph is large and full of cycles. A collection finds them, but
+        # stops every thread for some 0.3 s.
+        if self._private:
+            _dismantle(self._graph)
+        else:
+            gc.collect()
+
+    def _private_run(
+        self,
+        feeds: Mapping[str, np.ndarray],
+        fetches: Sequence[str],
+        options: Any,
+    ) -> list[np.ndarray]:
+        buffer = None
+        if options is not None:
+            buffer = _c_api.TF_NewBufferFromString(options.SerializeToString())
+        try:
+            return _c_api.TF_SessionRun_wrapper(
+                self._session._session,
+                buffer,
+                {self._endpoint(name): feeds[name] for name in feeds},
+                [self._endpoint(name) for name in fetches],
+                [],
+                None,
+            )
+        finally:
+            if buffer is not None:
+                _c_api.TF_DeleteBuffer(buffer)
+
+    def _endpoint(self, name: str) -> Any:
+        operation, _, index = name.partition(":")
+        operation = self._graph.get_operation_by_name(operation)
+        return _tf_output(operation._c_op, int(index or 0))
+
+    def _public_run(
+        self,
+        feeds: Mapping[str, np.ndarray],
+        fetches: Sequence[str],
+        options: Any,
+    ) -> list[np.ndarray]:
+        for index, name in enumerate(sorted(feeds)):
+            want = self._graph.get_tensor_by_name(name).dtype
+            came = tf.as_dtype(feeds[name].dtype)
+            if came != want:
+                raise invalid(
+                    f"Expects arg[{index}] to be {_c_name(want)} "
+                    f"but {_c_name(came)} is provided"
+                )
+        try:
+            return self._session.run(list(fetches), dict(feeds), options)
+        except tf.errors.OpError as error:
+            message = error.message.removeprefix("Graph execution error:\n\n")
+            raise type(error)(None, None, message) from error
+
+    def _restore(self, meta_graph: Any, directory: str) -> None:
+        feeds = {
+            asset.tensor_info.name: tf.io.gfile.join(
+                directory, "assets", asset.filename
+            )
+            for asset in meta_graph.asset_file_def
+        }
+        saver = meta_graph.saver_def
+        variables = tf.io.gfile.join(directory, "variables", "variables")
+        # As TF Serving: an export without this file has no variables.
+        if saver.restore_op_name and tf.io.gfile.exists(f"{variables}.index"):
+            self._session.run(
+                self._graph.get_operation_by_name(saver.restore_op_name),
+                {saver.filename_tensor_name: variables, **feeds},
+            )
+        initializer = _initializer(meta_graph)
+        if initializer:
+            self._session.run(
+                self._graph.get_operation_by_name(initializer), feeds
+            )
+
+
+def _read_meta_graph(directory: str) -> Any:
+    path = tf.io.gfile.join(directory, "saved_model.pb")
+    if not tf.io.gfile.exists(path):
+        raise StatusError(
+            grpc.StatusCode.NOT_FOUND,
+            "Could not find SavedModel .pb or .pbtxt at supplied export "
+            f"directory path: {directory}. Check that the directory exists "
+            "and that you have the right permissions for accessing it.",
+        )
+    with tf.io.gfile.GFile(path, "rb") as file:
+        content = file.read()
+    try:
+        saved_model = SavedModel.FromString(content)
+    except DecodeError as error:
+        raise StatusError(
+            grpc.StatusCode.DATA_LOSS, f"Can't parse {path} as binary proto"
+        ) from error
+    for meta_graph in saved_model.meta_graphs:
+        if list(meta_graph.meta_info_def.tags) == [_TAG]:
+            return meta_graph
+    raise StatusError(
+        grpc.StatusCode.NOT_FOUND,
+        "Could not find meta graph def matching supplied tags: "
+        f"{{ {_TAG} }}. To inspect available tag-sets in the SavedModel, "
+        "please use the SavedModel CLI: `saved_model_cli`",
+    )
+
+
+def _initializer(meta_graph: Any) -> str:
+    if _INIT_SIGNATURE in meta_graph.signature_def:
+        signature = meta_graph.signature_def[_INIT_SIGNATURE]
+        return str(signature.outputs[_INIT_SIGNATURE].name)
+    for key in _INIT_COLLECTIONS:
+        if key in meta_graph.collection_def:
+            return str(meta_graph.collection_def[key].node_list.value[0])
+    return ""
+
+
+def _array(output: Any) -> np.ndarray:
+    """A scalar string comes as `bytes`, of which NumPy would cut zeros."""
+    if not isinstance(output, bytes):
+        return np.asarray(output)
+    array = np.empty((), object)
+    array[()] = output
+    return array
+
+
+def _c_name(dtype: Any) -> str:
+    """The name C++ gives a type: `float` where Python says `float32`."""
+    return {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name)

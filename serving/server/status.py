@@ -1,0 +1,61 @@
+"""The errors that travel: a gRPC code and TF Serving's own words."""
+
+from typing import Any
+
+import grpc
+
+# TF Serving cuts longer messages (model_servers/grpc_status_util.cc).
+_LONGEST_MESSAGE = 1024
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class StatusError(Exception):
+    """A request, a load or a configuration failed with a gRPC status.
+
+    Args:
+        code: The status code.
+        message: What went wrong, in the words of TF Serving where it has them.
+
+    Example:
+
+    >>> import grpc
+    >>> from rs_keras.serving.server.status import StatusError
+    >>> str(StatusError(grpc.StatusCode.NOT_FOUND, "no such model"))
+    'NOT_FOUND: no such model'
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.message}"
+
+    @property
+    def details(self) -> str:
+        """The message as it is sent: at most 1024 bytes, then a mark."""
+        encoded = self.message.encode("utf-8", "replace")
+        if len(encoded) <= _LONGEST_MESSAGE:
+            return encoded.decode("utf-8")
+        cut = encoded[:_LONGEST_MESSAGE].decode("utf-8", "ignore")
+        return cut + "...TRUNCATED"
+
+
+def invalid(message: str) -> StatusError:
+    """An INVALID_ARGUMENT with this message."""
+    return StatusError(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def from_tensorflow(error: Any) -> StatusError:
+    """The same status for a `tf.errors.OpError`: the codes are numbered alike.
+
+    Args:
+        error: The `tf.errors.OpError`.
+
+    Returns:
+        Its code and its message, without the nodes Python adds to the latter.
+    """
+    code = _CODES.get(error.error_code, grpc.StatusCode.UNKNOWN)
+    return StatusError(code, str(error.message))

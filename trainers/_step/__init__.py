@@ -1,0 +1,1 @@
+"""The parts of one training step: noise, checks, gradients."""

@@ -1,0 +1,230 @@
+"""Looks at training data before the first step, and at losses after each."""
+
+import math
+from collections.abc import Callable
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from rs_keras import _checks
+
+Check = Callable[..., None]
+
+_REMEDY = "a lower learning rate or gradient clipping may help"
+
+
+def check_images(images: Any, shape: tuple | None) -> None:
+    """Raises unless `images` are floats in [0, 1] of the model's shape.
+
+    Args:
+        images: A batch, [B, H, W, C].
+        shape: (H, W, C) of the model's input, None for what may vary; None
+            where the model does not tell.
+
+    Raises:
+        ValueError: That names `images`.
+    """
+    array = np.asarray(images)
+    if array.dtype.kind in "iub":
+        raise ValueError(
+            "`images` must be floats in [0, 1]. "
+            f"Received: dtype={array.dtype}; divide by 255"
+        )
+    _checks.check_images(array, shape)
+
+
+def labels_in(targets: Any) -> Any:
+    """Returns the labels of `targets`, an array or a dict with `label`.
+
+    Raises:
+        ValueError: If the dict has none.
+    """
+    if not isinstance(targets, dict):
+        return targets
+    if "label" not in targets:
+        raise ValueError(
+            "`label` must be among the targets. Received: "
+            f"{', '.join(map(str, targets))}"
+        )
+    return targets["label"]
+
+
+def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
+    """Raises unless `labels` are `count` class numbers in [0, num_classes).
+
+    Raises:
+        ValueError: That names `labels`, or the model's number of classes.
+    """
+    if num_classes == 1:
+        raise ValueError(
+            "`model` must tell at least 2 classes apart. Received: one logit "
+            "an image; a binary classifier needs two"
+        )
+    array = np.asarray(labels)
+    if array.shape not in ((count,), (count, 1)):
+        raise ValueError(
+            "`labels` must be one class number an image, shape "
+            f"[{count}]. Received: shape={list(array.shape)}"
+        )
+    if array.dtype.kind == "f" and (array == np.round(array)).all():
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ValueError(
+            f"`labels` must be whole numbers. Received: dtype={array.dtype}"
+        )
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or (num_classes is not None and high >= num_classes):
+        raise ValueError(
+            f"`labels` must be in [0, {num_classes or 'num_classes'}). "
+            f"Received: min={low}, max={high}"
+        )
+
+
+def look_at(x: Any, y: Any, check: Check) -> Any:
+    """Runs `check` on the data's first batch and returns the data, whole.
+
+    Arrays are checked from end to end. A generator is handed back with the
+    batch that was taken from it put in front.
+
+    Args:
+        x: What `fit` accepts as its first argument.
+        y: What `fit` accepts as its second.
+        check: Called with images and targets.
+
+    Returns:
+        What to pass on to Keras in place of `x`.
+    """
+    if isinstance(x, GeneratorType):
+        batch = next(x, None)
+        if batch is None:
+            return x
+        check(*_images_and_targets(batch))
+        return _chained(batch, x)
+    if isinstance(x, tf.data.Dataset | tf.distribute.DistributedDataset):
+        batch = next(iter(x), None)
+    elif isinstance(x, keras.utils.PyDataset):
+        batch = x[0]
+    else:
+        batch = (x, y) if hasattr(x, "shape") else None
+    if batch is not None:
+        check(*_images_and_targets(batch))
+    return x
+
+
+def look_at_validation(arguments: dict[str, Any], check: Check) -> None:
+    """Does for the `validation_data` among the arguments what `look_at` does.
+
+    Args:
+        arguments: Of `fit`, by keyword; a generator is replaced in it.
+        check: Called with images, targets and `training=False`.
+    """
+    data = arguments.get("validation_data")
+
+    def check_one(images: Any, targets: Any) -> None:
+        check(images, targets, training=False)
+
+    if isinstance(data, tuple | list):
+        look_at(data[0], data[1], check_one)
+    elif data is not None:
+        arguments["validation_data"] = look_at(data, None, check_one)
+
+
+def _images_and_targets(batch: Any) -> tuple[Any, Any]:
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    return keras.tree.map_structure(_local, (x, y))
+
+
+def _local(value: Any) -> Any:
+    """Takes this worker's first part of a value spread over replicas."""
+    if isinstance(value, tf.distribute.DistributedValues):
+        return tf.distribute.get_strategy().experimental_local_results(value)[0]
+    return value
+
+
+def _chained(first: Any, rest: Iterator) -> Iterator:
+    yield first
+    yield from rest
+
+
+class EpochStart(keras.callbacks.Callback):
+    """Tells the trainer which epoch begins, so that warm-ups follow it."""
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Passes the epoch on."""
+        self.model.begin_epoch(epoch)
+
+
+class StopOnNaN(keras.callbacks.Callback):
+    """Stops a run whose loss or weights are not finite, and says where.
+
+    Has to stand before every callback that writes checkpoints: then the last
+    one written is from before the loss broke.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Raises once a running mean of this epoch is not finite.
+
+        Raises:
+            FloatingPointError: With the step and the part of the loss.
+        """
+        logs = logs or {}
+        if math.isfinite(logs.get("loss", 0.0)):
+            return
+        broken = [
+            f"{name}={float(logs[name])}"
+            for name in self.model.loss_names
+            if not math.isfinite(logs.get(name, 0.0))
+        ]
+        last = int(self.model.step.numpy())
+        first = max(1, last - self.model.steps_per_execution + 1)
+        when = f"step {last}" if first == last else f"steps {first} to {last}"
+        raise FloatingPointError(
+            f"The loss is not finite at {when} (counted from 1): "
+            f"{', '.join(broken) or 'the regularization losses'}. No "
+            f"checkpoint was written since; {_REMEDY}"
+        )
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Raises if an update broke the weights after its loss was measured.
+
+        The next step's loss would tell, but the epoch's checkpoint is written
+        before it.
+
+        Raises:
+            FloatingPointError: With the weights that broke.
+        """
+        broken = [
+            weight.path
+            for weight in self.model.model.weights
+            if not np.isfinite(weight.numpy()).all()
+        ]
+        if broken:
+            raise FloatingPointError(
+                f"The weights are not finite after epoch {epoch + 1}: "
+                f"{', '.join(broken)}. No checkpoint was written; {_REMEDY}"
+            )
+
+
+def with_own_callbacks(callbacks: Any) -> Any:
+    """Returns the user's callbacks behind the two that every run has.
+
+    Those that say `runs_first` come next: they add to the logs that the others
+    read.
+    """
+    own: list[keras.callbacks.Callback] = [EpochStart(), StopOnNaN()]
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        for callback in own:
+            callback.set_model(callbacks.model)
+        callbacks.callbacks[:] = own + _in_order(callbacks.callbacks)
+        return callbacks
+    return own + _in_order(keras.tree.flatten(callbacks or []))
+
+
+def _in_order(callbacks: list) -> list:
+    return sorted(
+        callbacks, key=lambda one: not getattr(one, "runs_first", False)
+    )

@@ -1,0 +1,182 @@
+"""The gradient with regard to images, computed in a way that suits CPUs.
+
+An attack differentiates a convolution with regard to images of one to four
+channels. TensorFlow's CPU kernel computes that as another convolution, with so
+few output channels that it leaves most of each vector register empty. Here
+whole blocks of pixels are its channels.
+"""
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# Side of a block, by the image's channels: the quickest of 1 to 4, whether the
+# kernel is 3 x 3 or larger. For smaller ones, and from five channels on, it is
+# TensorFlow's own kernel.
+_BLOCKS = {1: 4, 2: 2, 3: 2, 4: 2}
+_SMALLEST = 3
+
+_lock = threading.Lock()
+_users: Counter[int] = Counter()
+
+
+@contextlib.contextmanager
+def quick_gradients(model: keras.Model) -> Iterator[None]:
+    """Makes a model's gradients quick in the passes of a `with` statement.
+
+    Values are the model's own, to the bit; gradients with regard to images,
+    up to rounding. The model itself is not changed: saved or exported, it is
+    made of Keras' layers.
+
+    It is for `keras.layers.Conv2D` (no subclass) of stride 1, whose kernel is
+    3 x 3 or larger and whose input has one to four channels. Where there is an
+    accelerator it does nothing.
+
+    Args:
+        model: Any model. Threads may share it.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> from rs_keras import models
+    >>> from rs_keras.trainers._step.input_gradients import quick_gradients
+    >>> model, images = models.lenet(), tf.random.normal([2, 28, 28, 1])
+    >>> with tf.GradientTape(persistent=True) as tape:
+    ...     tape.watch(images)
+    ...     usual = model(images)
+    ...     with quick_gradients(model):
+    ...         quick = model(images)
+    >>> bool((usual == quick).numpy().all())
+    True
+    >>> gradients = [tape.gradient(out, images) for out in (usual, quick)]
+    >>> np.testing.assert_allclose(*gradients, atol=1e-6)
+    """
+    layers: list[keras.layers.Conv2D] = []
+    try:
+        with _lock:
+            for layer in _layers(model):
+                # Keras' way to another convolution is to override this method.
+                # Put among the instance's own attributes it hides the class's,
+                # and Keras does not take it for a part of the layer.
+                layers.append(layer)
+                _users[id(layer)] += 1
+                vars(layer)["convolution_op"] = partial(
+                    _convolved, padding=layer.padding.upper()
+                )
+        yield
+    finally:
+        with _lock:
+            for layer in layers:
+                _users[id(layer)] -= 1
+                if _users[id(layer)] < 1:
+                    vars(layer).pop("convolution_op", None)
+                    del _users[id(layer)]
+
+
+def only_cpus() -> bool:
+    """Returns whether this machine has no accelerator."""
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    return kinds == {"CPU"}
+
+
+def _layers(model: keras.Model) -> Iterator[keras.layers.Conv2D]:
+    """Yields the layers, each once, whose gradients can be quicker."""
+    if not only_cpus():
+        return
+    for layer in model._flatten_layers():
+        if type(layer) is keras.layers.Conv2D and _is_plain(layer):
+            yield layer
+
+
+def _is_plain(layer: keras.layers.Conv2D) -> bool:
+    # What somebody else put into the place of the method stays there.
+    is_own = "convolution_op" not in vars(layer) or id(layer) in _users
+    return (
+        is_own
+        and layer.built
+        and layer.kernel.shape[2] in _BLOCKS
+        and min(layer.kernel_size) >= _SMALLEST
+        and layer.padding in ("valid", "same")
+        and layer.data_format == "channels_last"
+        and layer.groups == 1
+        and (*layer.strides, *layer.dilation_rate) == (1, 1, 1, 1)
+    )
+
+
+def _convolved(inputs: tf.Tensor, kernel: Any, padding: str) -> tf.Tensor:
+    """The convolution of `keras.layers.Conv2D` with stride 1."""
+
+    @tf.custom_gradient
+    def convolve(
+        images: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable]:
+        def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            # The one that is not asked for is not computed in a graph.
+            for_weights = tf.raw_ops.Conv2DBackpropFilter(
+                input=images,
+                filter_sizes=tf.shape(weights),
+                out_backprop=upstream,
+                strides=[1, 1, 1, 1],
+                padding=padding,
+            )
+            return _for_images(images, weights, upstream, padding), for_weights
+
+        return tf.nn.conv2d(images, weights, 1, padding), gradients
+
+    return convolve(inputs, tf.convert_to_tensor(kernel))
+
+
+def _for_images(
+    images: tf.Tensor, kernel: tf.Tensor, upstream: tf.Tensor, padding: str
+) -> tf.Tensor:
+    """Returns the gradient with regard to the images, block by block.
+
+    It is the convolution of `upstream`, zeros around it, with the kernel
+    turned by 180 degrees. Here each output position of a strided convolution
+    holds one block of pixels as its channels, and its kernels are the turned
+    one, moved to each pixel of the block.
+    """
+    block = _BLOCKS[kernel.shape[2]]
+    turned = tf.transpose(kernel[::-1, ::-1], [0, 1, 3, 2])
+    moved = [
+        tf.pad(turned, [[i, block - 1 - i], [j, block - 1 - j], [0, 0], [0, 0]])
+        for i in range(block)
+        for j in range(block)
+    ]
+    sides = [
+        known or size
+        for known, size in zip(
+            images.shape[1:3], tf.unstack(tf.shape(images)[1:3]), strict=True
+        )
+    ]
+    around = [
+        _zeros_around(side, size, block, padding)
+        for side, size in zip(sides, kernel.shape[:2], strict=True)
+    ]
+    padded = tf.pad(upstream, [[0, 0], *around, [0, 0]])
+    blocks = tf.nn.conv2d(padded, tf.concat(moved, -1), block, "VALID")
+    whole = tf.nn.depth_to_space(blocks, block)
+    found = whole[:, : sides[0], : sides[1]]
+    # What carries it through a loop needs all that was known of the images.
+    return tf.ensure_shape(found, images.shape)
+
+
+def _zeros_around(
+    side: Any, kernel: int, block: int, padding: str
+) -> list[Any]:
+    """Returns how many zeros stand before and after, for whole blocks."""
+    # How far a "same" convolution reaches out of the image, and the size of
+    # what it makes.
+    before, upstream = kernel - 1, side - kernel + 1
+    if padding == "SAME":
+        before, upstream = kernel // 2, side
+    blocks = -(-side // block)
+    return [before, blocks * block + kernel - 1 - before - upstream]

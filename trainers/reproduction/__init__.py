@@ -1,0 +1,1 @@
+"""The papers' MNIST table: trained, certified and compared."""

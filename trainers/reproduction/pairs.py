@@ -1,0 +1,198 @@
+"""Runs against each other and against the authors' logs, image by image."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from itertools import combinations
+from pathlib import Path
+
+from rs_keras._atomic_files import written_whole
+from rs_keras.logs.comparison import Comparison
+from rs_keras.logs.comparison import compare_acr
+from rs_keras.logs.log import CertificationLog
+from rs_keras.trainers.reproduction.mnist import ABLATED
+from rs_keras.trainers.reproduction.mnist import BASE
+from rs_keras.trainers.reproduction.mnist import ablation
+from rs_keras.trainers.reproduction.mnist import method_of
+from rs_keras.trainers.reproduction.mnist import only
+from rs_keras.trainers.reproduction.published import AUTHORS_N
+from rs_keras.trainers.reproduction.published import CLAIMS
+from rs_keras.trainers.reproduction.published import EQUAL
+from rs_keras.trainers.reproduction.published import PUBLISHED
+from rs_keras.trainers.reproduction.published import reference_log
+from rs_keras.trainers.reproduction.published import seeds
+from rs_keras.trainers.reproduction.results import Run
+
+# Below this many images a bootstrap interval is too narrow to trust.
+_FEWEST = 100
+
+AGAINST = "against_authors.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two runs, and what the papers publish of them.
+
+    Attributes:
+        first: The run to compare with.
+        second: The other.
+        published: How much larger the second's ACR is in the papers.
+        seeds: What two training seeds can make.
+        found: The second against the first; its interval is about images.
+        low: Lower end of the interval that is about seeds, too.
+        high: Upper end of it.
+        holds: True, False, or None where it is not told; see `pair`.
+    """
+
+    first: Run
+    second: Run
+    published: float
+    seeds: float
+    found: Comparison
+    low: float
+    high: float
+    holds: bool | None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether both runs' schedules and n are the papers'."""
+        return self.first.is_full and self.second.is_full
+
+
+def against_authors(run: Run, references: str | Path) -> Comparison | None:
+    """Compares a run's plain log with the authors', image by image.
+
+    The result is kept in the run's folder, for the tables.
+
+    Args:
+        run: The authors have logs of methods.
+        references: As `folder` in `reference_log`.
+
+    Returns:
+        None where there is no log of the authors', or ours is of another n,
+        which bounds the radii otherwise.
+    """
+    theirs = reference_log(references, run.sigma, run.name)
+    if theirs is None or run.n != AUTHORS_N:
+        return None
+    theirs = only(theirs, run.plain.idx)
+    found = compare(theirs, dataclasses.replace(run.plain, name="rs-keras"))
+    kept = {
+        **dataclasses.asdict(found),
+        "authors_acr": theirs.acr(),
+        "model": run.plain.settings.get("model"),
+    }
+    with written_whole(run.folder / AGAINST) as part:
+        part.write_text(json.dumps(kept, indent=2) + "\n")
+    return found
+
+
+def compare(first: CertificationLog, second: CertificationLog) -> Comparison:
+    """Compares two logs on the images that both hold.
+
+    Args:
+        first: The one to compare with.
+        second: Another.
+
+    Raises:
+        ValueError: As `compare_acr`; sharing no image is holding none.
+    """
+    return compare_acr(only(first, second.idx), only(second, first.idx))
+
+
+def order(runs: Iterable[Run]) -> list[Pair]:
+    """Compares the methods, two by two.
+
+    Args:
+        runs: Of methods, of one sigma.
+
+    Returns:
+        Those of all that have a published ACR, have as much of their
+        schedules behind them, and the same n; the lower one first.
+    """
+    listed = [run for run in runs if run.name in PUBLISHED.get(run.sigma, {})]
+    return [
+        pair(low, high, _published(high) - _published(low))
+        for low, high in combinations(sorted(listed, key=_published), 2)
+        if low.extent == high.extent
+    ]
+
+
+def _published(run: Run) -> float:
+    return PUBLISHED[run.sigma][run.name]
+
+
+def ablations(runs: Iterable[Run]) -> list[Pair]:
+    """Compares the ablations, where two are there that are equally long.
+
+    Args:
+        runs: Ablations, and the method that they change.
+    """
+    here = {run.name: run for run in runs}
+    found = []
+    for claim in CLAIMS:
+        second = here.get(ablation(claim.second))
+        names = [ablation(claim.first)]
+        # In full, the base is a method of the table.
+        names += [ABLATED] if claim.first == BASE else []
+        firsts = [here[name] for name in names if name in here]
+        if second is None or not firsts:
+            continue
+        alike = [run for run in firsts if run.extent == second.extent]
+        if alike:
+            found.append(pair(alike[0], second, claim.published))
+    return found
+
+
+def pair(first: Run, second: Run, published: float) -> Pair:
+    """Says whether what the papers publish of two runs holds here.
+
+    Other images and other training seeds err independently of each other, so
+    the interval that both leave is
+
+        difference -+ sqrt(half**2 + seeds**2),
+
+    with `half` the distance to that end of the interval about images. A
+    published difference of more than two seeds can make (`seeds`) holds if
+    this interval lies on its side of 0, and does not if it lies on the other.
+    A smaller one says that the two are about equal: that holds if the whole
+    interval is within `EQUAL` sigma, and does not if it is all outside.
+    Nothing is told by fewer than 100 images, by logs of unequal n, or by runs
+    of which one has more of its schedule.
+
+    Args:
+        first: The run to compare with.
+        second: The other.
+        published: How much larger the second's ACR is in the papers.
+    """
+    found = compare(first.plain, second.plain)
+    told = first.extent == second.extent and found.examples >= _FEWEST
+    by_seeds = seeds(first.sigma, method_of(first.name), method_of(second.name))
+    below = math.hypot(found.difference - found.low, by_seeds)
+    above = math.hypot(found.high - found.difference, by_seeds)
+    low, high = found.difference - below, found.difference + above
+    if abs(published) > by_seeds:
+        holds = _on_the_side(low, high, published)
+    else:
+        holds = _within(low, high, EQUAL * first.sigma)
+    return Pair(
+        first,
+        second,
+        published,
+        by_seeds,
+        found,
+        low,
+        high,
+        holds if told else None,
+    )
+
+
+def _on_the_side(low: float, high: float, published: float) -> bool | None:
+    return None if low <= 0 <= high else (low > 0) == (published > 0)
+
+
+def _within(low: float, high: float, equal: float) -> bool | None:
+    if max(abs(low), abs(high)) <= equal:
+        return True
+    return False if low > equal or high < -equal else None
