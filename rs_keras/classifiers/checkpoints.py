@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ RUN_MODEL = "model.keras"
 
 # What stands before the name of a model that comes with the package.
 _BUNDLED = "pretrained:"
+
+# Keras reads a saved trainer only once its class is registered: the packages
+# that register classes when they are imported. By name, since they build on
+# this one.
+_REGISTERING = ("rs_keras.trainers",)
 
 _WANTED = (
     "a `.keras` file (a classifier, or a trainer of this package), a run's "
@@ -121,9 +127,8 @@ def _existing(path: str | Path) -> Path:
 
 
 def _load_keras(path: Path) -> keras.Model:
-    # A saved trainer can be read only once its class is registered.
-    import rs_keras.trainers  # noqa: F401
-
+    for package in _REGISTERING:
+        import_module(package)
     try:
         return network_of(keras.saving.load_model(path, compile=False))
     except (ValueError, TypeError, KeyError, OSError) as error:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
+from typing import Protocol
 
 import keras
 import numpy as np
@@ -38,17 +38,30 @@ from rs_keras.logs.log import LogWriter
 from rs_keras.noise.draws import example_seed
 from rs_keras.noise.draws import fresh_seeds
 
-if TYPE_CHECKING:
-    from rs_keras import Certifier
-    from rs_keras.serving import CertificationClient
-
 # Columns of the logs beside those that all logs have: the samples drawn for an
 # image, and the share of the bounding ones that voted for its class.
 EXTRA = ("n", "p_top")
 
 
+class _Certifies(Protocol):
+    """A `Certifier`, or a client that certifies on servers."""
+
+    @property
+    def model(self) -> Any: ...
+
+    def settings(self, *args: Any, **kwargs: Any) -> dict[str, Any]: ...
+
+    def decision_settings(
+        self, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]: ...
+
+    def certify(self, *args: Any, **kwargs: Any) -> Certificate: ...
+
+    def decide(self, *args: Any, **kwargs: Any) -> Decision: ...
+
+
 def certify_dataset(
-    certifier: "Certifier | CertificationClient",
+    certifier: _Certifies,
     dataset: tf.data.Dataset | Iterable,
     path: str | os.PathLike[str],
     skip: int = 1,
@@ -59,7 +72,7 @@ def certify_dataset(
     shard: tuple[int, int] | None = None,
     **certify_arguments: Any,
 ) -> CertificationLog:
-    """Certifies every `skip`-th example of a data set, and logs each.
+    """_Certifies every `skip`-th example of a data set, and logs each.
 
     The log is one line an example, flushed; beside it, `<path>.json` holds the
     settings. Stopped at any moment, the same call goes on where it was; under
@@ -133,7 +146,7 @@ def certify_dataset(
 
 
 def decide_dataset(
-    certifier: "Certifier | CertificationClient",
+    certifier: _Certifies,
     dataset: tf.data.Dataset | Iterable,
     path: str | os.PathLike[str],
     radius: float | Sequence[float],
@@ -226,7 +239,7 @@ def _one_by_one(examine: Callable[..., Any]) -> Callable[..., Any]:
 def _logged(
     each: Callable[[Iterable[_Keyed]], Iterator[Any]],
     line_of: Callable[[Any], _Line],
-    certifier: "Certifier | CertificationClient",
+    certifier: _Certifies,
     settings_of: Callable[..., dict[str, Any]],
     given: _Examples,
     path: str | os.PathLike[str],
@@ -412,7 +425,7 @@ def _seed_of(
 
 
 def _origin(
-    certifier: "Certifier | CertificationClient", skip: int, name: str | None
+    certifier: _Certifies, skip: int, name: str | None
 ) -> dict[str, Any]:
     return {
         "dataset": name,
