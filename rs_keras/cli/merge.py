@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rs_keras.logs.shards import merge_files
+    from rs_keras.logs.writer import merge_files
 
     log = merge_files(args.logs, args.out, args.examples)
     print(f"{args.out}: {len(log)} examples of {len(args.logs)} shards")

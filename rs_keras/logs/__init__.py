@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rs_keras.logs.file_format import read_settings as read_settings
     from rs_keras.logs.log import CertificationLog as CertificationLog
     from rs_keras.logs.log import Envelope as Envelope
-    from rs_keras.logs.log import LogWriter as LogWriter
     from rs_keras.logs.metrics import accuracy_interval as accuracy_interval
     from rs_keras.logs.metrics import capped_acr as capped_acr
     from rs_keras.logs.metrics import class_accuracy as class_accuracy
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from rs_keras.logs.metrics import (
         top_probability_ecdf as top_probability_ecdf,
     )
+    from rs_keras.logs.writer import LogWriter as LogWriter
 
 _HOMES = {
     "CertificationLog": "rs_keras.logs.log",
@@ -35,7 +35,7 @@ _HOMES = {
     "CorruptionResult": "rs_keras.logs.corruptions",
     "CorruptionSummary": "rs_keras.logs.corruptions",
     "Envelope": "rs_keras.logs.log",
-    "LogWriter": "rs_keras.logs.log",
+    "LogWriter": "rs_keras.logs.writer",
     "accuracy_interval": "rs_keras.logs.metrics",
     "capped_acr": "rs_keras.logs.metrics",
     "certify_dataset": "rs_keras.logs.evaluation",

@@ -34,7 +34,7 @@ from rs_keras.logs.file_format import read_settings
 from rs_keras.logs.hashes import EXAMPLE
 from rs_keras.logs.hashes import FIRST
 from rs_keras.logs.log import CertificationLog
-from rs_keras.logs.log import LogWriter
+from rs_keras.logs.writer import LogWriter
 from rs_keras.noise.draws import example_seed
 from rs_keras.noise.draws import fresh_seeds
 

@@ -14,7 +14,7 @@ from rs_keras.logs.hashes import EXAMPLE
 from rs_keras.logs.hashes import FIRST
 from rs_keras.logs.hashes import begun_header
 from rs_keras.logs.hashes import example_hash
-from rs_keras.logs.log import LogWriter
+from rs_keras.logs.writer import LogWriter
 
 # An image [H, W, C] and its label.
 _Pair = tuple[np.ndarray, np.ndarray]

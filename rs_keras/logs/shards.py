@@ -1,23 +1,24 @@
 """One log of the shards that workers wrote; see `CertificationLog.merge`."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from rs_keras._atomic_files import written_whole
 from rs_keras.logs import file_format
 from rs_keras.logs.hashes import FIRST
-from rs_keras.logs.log import CertificationLog
 
 # How many of the examples at fault a message names.
 _NAMED = 5
 
 
-def merged(
-    logs: Sequence[CertificationLog], name: str, examples: int | None
-) -> CertificationLog:
-    """Returns one log; see `CertificationLog.merge`."""
+def joined(
+    logs: Sequence[Any], examples: int | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Any]]:
+    """Returns columns, extra columns and settings of the one log of shards.
+
+    The arguments and errors are those of `CertificationLog.merge`.
+    """
     check(logs)
     order = np.argsort(np.concatenate([log.idx for log in logs]))
     columns = {
@@ -30,48 +31,10 @@ def merged(
     }
     settings = _common(logs[0])
     _check_whole(columns["idx"], settings.get("skip", 1), examples)
-    return CertificationLog(
-        **columns, name=name, settings=settings, extra=extra
-    )
+    return columns, extra, settings
 
 
-def merge_files(
-    paths: Sequence[str | Path], out: str | Path, examples: int | None = None
-) -> CertificationLog:
-    """Writes one log of the shards in files, their lines as they are.
-
-    Args:
-        paths: Of the shards.
-        out: The log; not there yet.
-        examples: See `CertificationLog.merge`.
-
-    Returns:
-        The log.
-
-    Raises:
-        ValueError: See `CertificationLog.merge`.
-        FileExistsError: If `out` is there already.
-        OSError: If a file cannot be read or written.
-    """
-    out = Path(out)
-    if out.exists():
-        raise FileExistsError(f"{out} is there already: choose another name")
-    log = CertificationLog.merge(
-        [CertificationLog.read(path) for path in paths], out.stem, examples
-    )
-    files = [Path(path).read_bytes().splitlines(True) for path in paths]
-    column = files[0][0].split(b"\t").index(b"idx")
-    lines = [line for lines in files for line in lines[1:]]
-    lines.sort(key=lambda line: int(line.split(b"\t")[column]))
-    # The settings first: a log without any cannot be continued.
-    out.parent.mkdir(parents=True, exist_ok=True)
-    file_format.write_settings(out, log.settings)
-    with written_whole(out) as temporary:
-        temporary.write_bytes(files[0][0] + b"".join(lines))
-    return log
-
-
-def check(logs: Sequence[CertificationLog]) -> None:
+def check(logs: Sequence[Any]) -> None:
     """Raises unless the logs are all shards of one.
 
     Raises:
@@ -107,7 +70,7 @@ def check(logs: Sequence[CertificationLog]) -> None:
         )
 
 
-def _check_same_data(one: CertificationLog, other: CertificationLog) -> None:
+def _check_same_data(one: Any, other: Any) -> None:
     """Shards share no example, but each knows the hash of example 0."""
     hashes = [log.settings.get(FIRST) for log in (one, other)]
     if None not in hashes and hashes[0] != hashes[1]:
@@ -117,7 +80,7 @@ def _check_same_data(one: CertificationLog, other: CertificationLog) -> None:
         )
 
 
-def _common(log: CertificationLog) -> dict:
+def _common(log: Any) -> dict:
     return {k: v for k, v in log.settings.items() if k != "shard"}
 
 

@@ -12,7 +12,7 @@ from rs_keras import Certifier
 from rs_keras import certify_dataset
 from rs_keras.cli import main
 from rs_keras.logs import decide_dataset
-from rs_keras.logs.shards import merge_files
+from rs_keras.logs.writer import merge_files
 
 CALL = {"n0": 10, "n": 100, "seed": 9, "progress": False}
 

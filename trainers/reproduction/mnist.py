@@ -27,7 +27,7 @@ from rs_keras.certification.voting import vote_certificate
 from rs_keras.classifiers.adapters import fingerprint
 from rs_keras.classifiers.checkpoints import RUN_MODEL
 from rs_keras.logs.log import CertificationLog
-from rs_keras.logs.log import LogWriter
+from rs_keras.logs.writer import LogWriter
 from rs_keras.noise.draws import fold_in
 from rs_keras.trainers import recipes
 from rs_keras.trainers.recipes.recipe import Recipe
