@@ -66,7 +66,7 @@ class ModelState:
     >>> from rs_keras.classifiers.model_state import ModelState
     >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3)])
     >>> before = ModelState(model)
-    >>> model.layers[0].kernel.assign_add([[1.0, 0.0, 0.0]] * 2)
+    >>> model.set_weights([2 * weight for weight in model.get_weights()])
     >>> ModelState(model) == before
     True
     >>> model.layers[0].activation = keras.activations.relu
