@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from rs_keras.noise import draws as noise_lib
 from rs_keras.noise.grid import LEVELS
+from rs_keras.noise.grid import grid_distance
 from rs_keras.noise.grid import grid_noise
 from rs_keras.noise.grid import grid_steps
 
@@ -33,7 +34,7 @@ def noise_distance(noise: str, sigma: float, shape: Sequence[int]) -> float:
         sigma: Standard deviation of the noise.
         shape: (H, W, C).
     """
-    return grid_noise(sigma).distance(shape) if noise == "grid" else 0.0
+    return grid_distance(sigma, shape) if noise == "grid" else 0.0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ attributes and closures are read once, when it is traced.
 
 import contextlib
 import functools
+import hashlib
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -182,11 +183,17 @@ class WatchedModel:
 def _parts(one: Any) -> list[Any]:
     """Returns what is inside an object that a traced graph may rest on."""
     if isinstance(one, keras.Layer):
-        return _attributes(one, _NOTES)
-    if isinstance(one, (tf.Tensor, tf.Variable, keras.Variable, type)):
+        return [*_attributes(one, _NOTES), *_own_classes(one)]
+    if isinstance(one, (tf.Tensor, tf.Variable, keras.Variable)):
         return []
     if isinstance(one, np.ndarray | np.generic):
-        return [one.tobytes()] if one.nbytes <= _MOST_BYTES else []
+        return [_digest(one)] if one.nbytes <= _MOST_BYTES else []
+    if isinstance(one, type):
+        return _attributes(one, frozenset()) if _is_own(one) else []
+    if isinstance(one, staticmethod | classmethod):
+        return [one.__func__]
+    if isinstance(one, property):
+        return [one.fget]
     if isinstance(one, (dict, list, tuple, set, frozenset)):
         if len(one) > _MOST_ITEMS:
             return [len(one)]
@@ -201,7 +208,28 @@ def _parts(one: Any) -> list[Any]:
         return []
     if isinstance(one, types.FunctionType):
         return [one.__code__, one.__defaults__, *_reached(one)]
-    return _attributes(one, frozenset())
+    return [*_attributes(one, frozenset()), *_own_classes(one)]
+
+
+def _own_classes(one: Any) -> list[type]:
+    """Returns the classes of an object that are not a library's.
+
+    What a method reads may be theirs: other methods, class attributes.
+    """
+    return [home for home in type(one).__mro__ if _is_own(home)]
+
+
+def _is_own(home: type) -> bool:
+    root = home.__module__.partition(".")[0]
+    return root not in _LIBRARIES and root != "rs_keras"
+
+
+def _digest(array: np.ndarray) -> bytes:
+    """Stands for what an array holds, without keeping it."""
+    whole = np.ascontiguousarray(array)
+    digest = hashlib.blake2b(f"{whole.dtype}{whole.shape}".encode())
+    digest.update(whole.tobytes())
+    return digest.digest()
 
 
 def _attributes(one: Any, notes: frozenset[str]) -> list[Any]:
@@ -226,10 +254,14 @@ def _reached(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:  # not assigned yet
             yield None
-    for name in _names(function.__code__):
+    names = list(_names(function.__code__))
+    for name in names:
         value = function.__globals__.get(name)
         if not isinstance(value, types.ModuleType):
             yield value
+        elif value.__name__.partition(".")[0] not in _LIBRARIES:
+            # Of another module, what the function may read.
+            yield from (vars(value).get(other) for other in names)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

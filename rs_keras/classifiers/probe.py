@@ -43,22 +43,25 @@ _OPAQUE = (*PYTHON_OPS, "XlaCallModule", "RemoteCall")
 
 # One coin for all rows of a pass agrees in 14 passes with probability 2^-13.
 _PASSES = 3
+_PARTIAL_PASSES = 3
 _PASSES_OF_OPAQUE = 14
 # Behaviour that depends on the number of rows shows between these and a pass.
 FEW = 8
 
-# How far logits of one image may move between passes, relative to the largest
-# of its logits. Rows are computed alike wherever they stand; only a product
-# with a single row may sum in another order. Measured on a CPU (LeNet,
-# ResNet-20, -110 and -50, 16 to 400 rows): at most 7e-7 in float32, nothing in
-# 16 bits. The margin is for other processors and deeper networks.
+# How far logits of one image may move between passes, relative to the distance
+# between its largest and its smallest logit. Rows are computed alike wherever
+# they stand; only a product with a single row may sum in another order.
+# Measured on a CPU (LeNet, ResNet-20, -110 and -50, 16 to 400 rows): at most
+# 7e-7 of the largest in float32, nothing in 16 bits. The margin is for other
+# processors and deeper networks.
 _SAME = 1e-4
+# The same relative to the largest of its logits: 32 roundings of float32.
+_ROUNDING = 2.0**-18
 # In 16 bits, or where values are quantised, one rounding may move a value by
 # 2^-8: perturbing all pixels by that much moves logits by at most 2e-2.
 # Accelerators multiply float32 in such types, too.
 _SAME_SHORT = 5e-2
 # Votes change sides within these where two logits nearly tie: a share of all.
-# It also sees a difference that a large common offset of the logits hides.
 _CHANGED_VOTES = 0.01
 _CHANGED_VOTES_SHORT = 0.05
 
@@ -173,9 +176,11 @@ def probe(
         _check_no_softmax(few)
     rows = rows[:batch_size]
     nodes = list(operations(traced))
-    compare = _Comparison(run(rows), _is_short(nodes), hard, votes)
+    compare = _Comparison(run(rows), _is_short(nodes), hard)
     compare.add(np.arange(len(rows[:FEW])), few[: len(rows)])
     compare.add(np.array([len(rows) - 1]), run(rows[-1:]))
+    for size in _partial_sizes(len(rows)):
+        compare.add(np.arange(size), run(rows[:size]))
     opaque = any(node.op in _OPAQUE for node in nodes)
     passes = _PASSES_OF_OPAQUE if opaque else _PASSES
     for kept, places, batch in _company(rows, passes - 1):
@@ -259,6 +264,17 @@ def _check_no_softmax(logits: np.ndarray) -> None:
         )
 
 
+def _partial_sizes(batch_size: int) -> list[int]:
+    """Sizes at which passes are compared that are not full.
+
+    The last pass of a range has what is left over of the draws: any number.
+    These are drawn anew each time, small ones as likely as large ones.
+    """
+    exponents = np.random.default_rng().uniform(size=_PARTIAL_PASSES)
+    sizes = np.ceil(batch_size**exponents).astype(int)
+    return np.clip(sizes, 1, batch_size).tolist()
+
+
 def _company(
     rows: np.ndarray, passes: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -304,18 +320,23 @@ def _has_accelerator() -> bool:
 class _Comparison:
     """Compares the logits of passes with those of the first, row by row."""
 
-    def __init__(
-        self, first: np.ndarray, short: bool, hard: bool, votes: bool
-    ) -> None:
+    def __init__(self, first: np.ndarray, short: bool, hard: bool) -> None:
         self.first = first
-        self.votes = votes
         self.same = _SAME_SHORT if short else _SAME
         self.share = _CHANGED_VOTES_SHORT if short else _CHANGED_VOTES
         # A hard decision at a near tie goes from 0 to 1 with one rounding.
         self.by_votes_alone = short and hard
-        largest = np.abs(np.where(np.isfinite(first), first, 0.0)).max(-1)
-        # A row of zeros is not held to its own size.
-        self.size = np.maximum(largest, np.median(largest))
+        values = np.where(np.isfinite(first), first, np.nan)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            spread = np.nanmax(values, -1) - np.nanmin(values, -1)
+            largest = np.nanmax(np.abs(values), -1)
+        # Neither votes nor softmax see an offset that all logits share: only
+        # its own rounding is allowed for.
+        offset = 1.0 if short else _ROUNDING / self.same
+        size = np.nan_to_num(np.maximum(spread, offset * largest))
+        # A row of ties is not held to its own size.
+        self.size = np.maximum(size, np.median(size))
         self.seen = self.changed = 0
 
     def add(self, rows: np.ndarray, logits: np.ndarray) -> None:
@@ -331,7 +352,7 @@ class _Comparison:
             self._refuse(f"logits that change by {worst:.2%}")
         self.seen += len(rows)
         self.changed += int((_vote(before) != _vote(logits)).sum())
-        if self.votes and self.changed > 1 + self.share * self.seen:
+        if self.changed > 1 + self.share * self.seen:
             self._refuse(f"{self.changed} of {self.seen} votes that change")
 
     def _refuse(self, found: str) -> None:

@@ -16,6 +16,9 @@ from rs_keras.logs.hashes import begun_header
 from rs_keras.logs.hashes import example_hash
 from rs_keras.logs.writer import LogWriter
 
+# Examples that are held back until all of the log's are compared.
+_MOST_HELD = 1_000
+
 # An image [H, W, C] and its label.
 _Pair = tuple[np.ndarray, np.ndarray]
 
@@ -69,7 +72,9 @@ def warn_without_hashes(path: str | os.PathLike[str]) -> None:
 def compared(
     examples: Iterable[tuple[int, np.ndarray, int]], writer: LogWriter
 ) -> Iterator[tuple[int, np.ndarray, int, str]]:
-    """Yields each example with its hash, once it is compared with the log.
+    """Yields the examples that a log does not hold, with their hashes.
+
+    Those that it holds are compared with it first.
 
     Args:
         examples: Yields (idx, image [1, H, W, C], label).
@@ -83,6 +88,8 @@ def compared(
     hashes = done.extra.get(EXAMPLE, [None] * len(done))
     labels = dict(zip(done.idx.tolist(), done.label.tolist(), strict=True))
     known = dict(zip(done.idx.tolist(), hashes, strict=True))
+    last = max(labels, default=-1)
+    held: list[tuple[int, np.ndarray, int, str]] = []
     for idx, image, label in examples:
         found = example_hash(image[0], label)
         old_label, old = labels.get(idx, label), known.get(idx)
@@ -92,7 +99,14 @@ def compared(
         if old is not None and old != found:
             what = f"hash {old} there, {found} now"
             raise ValueError(_another(writer.path, idx, what))
-        yield idx, image, label, found
+        if idx not in labels:
+            held.append((idx, image, label, found))
+        # Nothing is written before all of the log is compared, but for a log
+        # with more gaps than fit into memory.
+        if idx >= last or len(held) == _MOST_HELD:
+            yield from held
+            held = []
+    yield from held
 
 
 def _another(path: str | os.PathLike[str], idx: int, what: str) -> str:

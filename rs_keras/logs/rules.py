@@ -150,6 +150,9 @@ def _check_values(log: Mapping[str, np.ndarray]) -> None:
     _check("correct", rule, correct, right | ~correct)
     rule = "be 1 where `predict` is `label`"
     _check("correct", rule, correct, correct | ~right)
+    rule = "be 0 where `predict` is -1"
+    abstains = predict == ABSTAIN
+    _check("radius", rule, log["radius"], ~abstains | (log["radius"] == 0))
     first = np.zeros(len(idx), bool)
     first[np.unique(idx, return_index=True)[1]] = True
     _check("idx", "be in one row only", idx, first)
@@ -166,7 +169,7 @@ def _check_grid(idx: np.ndarray, settings: Mapping[str, Any]) -> None:
 def _check_largest(
     radius: np.ndarray, settings: Mapping[str, Any], extra: Mapping[str, Any]
 ) -> None:
-    limit = largest_radius(settings, extra.get("sigma"))
+    limit = largest_radius(settings, extra.get("sigma"), extra.get("n"))
     if limit is None:
         return
     limit = np.broadcast_to(limit, radius.shape)
@@ -180,16 +183,20 @@ def _check_largest(
 
 
 def largest_radius(
-    settings: Mapping[str, Any], sigmas: Sequence[float] | None = None
+    settings: Mapping[str, Any],
+    sigmas: Sequence[float] | None = None,
+    drawn: Sequence[int] | None = None,
 ) -> np.ndarray | None:
     """Returns the radius if all draws agree; None if the settings do not tell.
 
     Args:
         settings: Of certificates, as in a log.
         sigmas: One for each row, where the sigma is of each image's own.
+        drawn: Draws of each row, where they are known: it may have taken fewer
+            than the settings allow.
 
     Returns:
-        float64, a scalar or one for each of `sigmas`.
+        float64, a scalar or one for each row.
 
     Raises:
         ValueError: If a setting that it rests on is out of its range.
@@ -214,7 +221,10 @@ def largest_radius(
     runner_up = check_flag("runner_up", settings["runner_up"])
     if runner_up and bound == "clopper_pearson":
         alpha *= _TOP_SHARE
-    p = np.clip(_LARGEST[bound](n, alpha), 0.5, 1.0)
+    draws = np.asarray(n, np.float64)
+    if drawn is not None:
+        draws = np.clip(_numbers("n", drawn), 1, n)
+    p = np.clip(_LARGEST[bound](draws, alpha), 0.5, 1.0)
     limit = sigma * scipy.special.ndtri(p)
     if settings.get("max_radius") is not None:
         most = check_not_negative("max_radius", settings["max_radius"])
@@ -241,11 +251,11 @@ def _sigma(
 
 
 # The lower bounds of `rs_keras.bounds` where all n draws agree.
-_LARGEST: dict[str, Callable[[int, float], float]] = {
+_LARGEST: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "clopper_pearson": lambda n, alpha: alpha ** (1 / n),
-    "hoeffding": lambda n, alpha: 1 - math.sqrt(-math.log(alpha) / (2 * n)),
+    "hoeffding": lambda n, alpha: 1 - np.sqrt(-math.log(alpha) / (2 * n)),
     "bernstein": lambda n, alpha: (
-        1 - 7 * math.log(2 / alpha) / (3 * (n - 1)) if n > 1 else 0.0
+        1 - 7 * math.log(2 / alpha) / (3 * np.maximum(n - 1, 1e-9))
     ),
 }
 

@@ -22,6 +22,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -74,6 +75,12 @@ class SeedKey:
 
     def __repr__(self) -> str:
         return "SeedKey(...)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a SeedKey cannot be pickled, which would write its secret down: "
+            "make it again from the secret where it is needed"
+        )
 
     def seeds(self, images: np.ndarray, noise: str = "float") -> np.ndarray:
         """Returns the keyed seed of each image: int64 [B, 2].

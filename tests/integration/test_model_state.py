@@ -59,7 +59,38 @@ class Scaled(keras.Model):
         return logits**self.settings.power
 
 
+class Turned(keras.Model):
+    """Its `call` reads what is not its own: of its class, of the module."""
+
+    sign = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.flatten = keras.layers.Flatten()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, images):
+        return self.turned(self.dense(self.flatten(images))) * FACTORS.one
+
+    def turned(self, logits):
+        return logits * self.sign
+
+
+FACTORS = types.SimpleNamespace(one=1.0)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    """What tests change of the class and the module is put back."""
+    kept = Turned.sign, Turned.turned, FACTORS.one
+    yield
+    Turned.sign, Turned.turned, FACTORS.one = kept
+
+
 EDITS = {
+    "class attribute": (Turned, lambda m: setattr(Turned, "sign", -1.0)),
+    "method": (Turned, lambda m: setattr(Turned, "turned", lambda s, x: -x)),
+    "global": (Turned, lambda m: setattr(FACTORS, "one", -1.0)),
     "pop": (network, lambda m: m.pop()),
     "pop and add": (
         network,
