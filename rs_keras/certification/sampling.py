@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from rs_keras._checks import check_choice
 from rs_keras.noise import draws as noise_lib
 from rs_keras.noise.grid import LEVELS
 from rs_keras.noise.grid import grid_distance
@@ -33,7 +34,11 @@ def noise_distance(noise: str, sigma: float, shape: Sequence[int]) -> float:
         noise: One of `NOISE_MODES`.
         sigma: Standard deviation of the noise.
         shape: (H, W, C).
+
+    Raises:
+        ValueError: For another mode: 0 is no bound for what is not known.
     """
+    check_choice("noise", noise, NOISE_MODES)
     return grid_distance(sigma, shape) if noise == "grid" else 0.0
 
 

@@ -126,8 +126,12 @@ def sigma_for(model: Any, sigma: float | None, default: float = 0.5) -> float:
     return sigma
 
 
-# From narrow to wide; the two of 16 bits in an order, so that there is one.
-_TYPES = ("int4", "int8", "float8", "bfloat16", "float16", "float32", "float64")
+# All that Keras has, from narrow to wide; those of the same width in an order,
+# so that there is one.
+DTYPES = (
+    *("awq", "gptq", "int4", "int8", "float8"),
+    *("bfloat16", "float16", "float32", "float64"),
+)
 
 _POLICIES = {
     "float32": "float32",
@@ -160,7 +164,7 @@ def compute_dtype(model: Any) -> str:
     """
 
     def width(name: str) -> tuple[int, str]:
-        return _TYPES.index(name) if name in _TYPES else -1, name
+        return DTYPES.index(name) if name in DTYPES else -1, name
 
     return min(_compute_dtypes(model), key=width, default="float32")
 

@@ -43,6 +43,7 @@ from rs_keras.serving.client.fleet import Server
 from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.requests import Operation
 from rs_keras.serving.client.requests import Wait
+from rs_keras.serving.client.requests import tell_left_out
 from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.errors import Kind
 from rs_keras.serving.errors import ServingError
@@ -446,7 +447,7 @@ class FanOut:
     def _welcome(self, call: Call) -> None:
         """A server is there, again: with the same model?"""
         try:
-            found = self._operation.check_described(call, None)
+            found = self._operation.check_described(call)
         except WrongAnswer as error:
             self._leave_out(call.server, error)
             return
@@ -494,13 +495,7 @@ class FanOut:
         turn.left_out = True
         turn.words = str(error)
         self._errors[server] = error
-        wrong = isinstance(error, WrongAnswer)
-        event(
-            logging.ERROR if wrong else logging.WARNING,
-            "server_broken" if wrong else "server_left_out",
-            server=server.label,
-            why=turn.words,
-        )
+        tell_left_out(server, error)
         for call in self._operation.calls:
             if call.server is server:
                 call.future.cancel()

@@ -90,6 +90,59 @@ class _NotSent:
 
 
 Steps = Generator[Wait, Any, Any]
+# Why servers are left out: a `WrongAnswer` where they are broken.
+_Failed = dict[Server, str | WrongAnswer]
+
+
+def tell_left_out(
+    server: Server, why: str | ServingError, **facts: object
+) -> None:
+    """Logs that a server is not asked, and whether it is broken."""
+    wrong = isinstance(why, WrongAnswer)
+    event(
+        logging.ERROR if wrong else logging.WARNING,
+        "server_broken" if wrong else "server_left_out",
+        server=server.label,
+        **facts,
+        why=str(why),
+    )
+
+
+def _most_told(
+    told: dict[Server, ServedModel], failed: _Failed
+) -> tuple[ServedModel, list[Server]]:
+    """The model that most servers describe, and which do.
+
+    The others are put in `failed`.
+
+    Raises:
+        ServingError: If as many describe another.
+    """
+    held: dict[int, list[Server]] = {}
+    for server, model in told.items():
+        held.setdefault(model.identity, []).append(server)
+    most, *others = sorted(held.values(), key=len, reverse=True)
+    first = most[0]
+    model = told[first]
+    for group in others:
+        differing = model.differences(told[group[0]])
+        if len(group) == len(most):
+            raise ServingError(
+                f"the servers serve different models as {model.name!r}, "
+                f"version {model.version}: {first.label} and {group[0].label} "
+                f"differ in {differing}. Votes of different models cannot be "
+                "added up: give each export a version number of its own, and "
+                "roll it out to all servers",
+                server=group[0].label,
+            )
+        for server in group:
+            failed[server] = WrongAnswer(
+                f"{server.label} describes another model as {model.name!r}, "
+                f"version {model.version}, than most servers: {first.label} "
+                f"and it differ in {differing}",
+                server=server.label,
+            )
+    return model, most
 
 
 class Operation:
@@ -186,7 +239,7 @@ class Operation:
     def _connect(self, attempts: int) -> Generator[Wait, Any, ServedModel]:
         yield from self._resolve()
         available: dict[Server, list[int]] = {}
-        failed: dict[Server, str] = {}
+        failed: _Failed = {}
         for attempt in range(attempts):
             if attempt:
                 longest = min(_LONGEST_REST, _REST_BASE * 2**attempt)
@@ -205,30 +258,23 @@ class Operation:
         self,
         model: ServedModel,
         available: dict[Server, list[int]],
-        failed: dict[Server, str],
+        failed: _Failed,
     ) -> None:
         for server in self.fleet.servers:
             if not server.ready:
                 serves = f"it serves {available.get(server)}"
-                event(
-                    logging.WARNING,
-                    "server_left_out",
-                    server=server.label,
-                    version=model.version,
-                    why=failed.get(server) or serves,
-                )
+                why = failed.get(server) or serves
+                tell_left_out(server, why, version=model.version)
 
     def _available(
         self,
-    ) -> Generator[
-        Wait, Any, tuple[dict[Server, list[int]], dict[Server, str]]
-    ]:
+    ) -> Generator[Wait, Any, tuple[dict[Server, list[int]], _Failed]]:
         """Asks all servers which versions they serve, and why not."""
         name = self.fleet.model_name
         message = get_model_status_pb2.GetModelStatusRequest()
         message.model_spec.name = name
         found: dict[Server, list[int]] = {}
-        failed: dict[Server, str] = {}
+        failed: _Failed = {}
         calls = yield from self._gather(
             [
                 self.send(server, server.status, message, self._short())
@@ -286,39 +332,36 @@ class Operation:
         return max(held.items(), key=lambda item: (len(item[1]), item[0]))
 
     def _described(
-        self, version: int, servers: list[Server], failed: dict[Server, str]
+        self, version: int, servers: list[Server], failed: _Failed
     ) -> Generator[Wait, Any, ServedModel | None]:
-        """Asks the servers what they serve; all that answer must say the same.
+        """Asks the servers what they serve; returns what most of them say.
 
         Returns None if none answers; `failed` then says why.
         """
         calls = yield from self._gather(
             [self.describe(server, version) for server in servers]
         )
-        answered: list[Server] = []
-        model: ServedModel | None = None
-        wrong: WrongAnswer | None = None
+        told: dict[Server, ServedModel] = {}
+        errors: list[ServingError] = []
         for call in calls:
             server = call.server
-            if not call.ok:
-                if kind_of(call.future) is Kind.FINAL:
-                    raise refusal(server.label, call.future, "`describe`")
-                failed[server] = described(server.label, call.future)
+            if call.ok:
+                try:
+                    told[server] = self.check_described(call)
+                except WrongAnswer as error:
+                    failed[server] = error
+                    errors.append(error)
                 continue
-            first = answered[0].label if answered else ""
-            try:
-                found = self.check_described(call, model, first)
-            except WrongAnswer as error:
-                wrong = wrong or error
-                failed[server] = str(error)
-                continue
-            model = model or found
-            answered.append(server)
-        if model is not None:
-            self.fleet.pin(model, answered)
-        elif wrong is not None:
-            raise wrong
-        return model
+            failed[server] = described(server.label, call.future)
+            if kind_of(call.future) is Kind.FINAL:
+                errors.append(refusal(server.label, call.future, "`describe`"))
+        if told:
+            model, holders = _most_told(told, failed)
+            self.fleet.pin(model, holders)
+            return model
+        if errors:
+            raise errors[0]
+        return None
 
     def describe(self, server: Server, version: int) -> Call:
         """Asks a server what its version of the model is."""
@@ -332,10 +375,8 @@ class Operation:
             server, server.predict, message, self._short(), version
         )
 
-    def check_described(
-        self, call: Call, model: ServedModel | None, other: str = "the others"
-    ) -> ServedModel:
-        """Reads what a server describes; it must be `model`, if given."""
+    def check_described(self, call: Call) -> ServedModel:
+        """Reads what a server describes."""
         server, version = call.server.label, call.tag
         outputs = wire.outputs(
             call.future.result(),
@@ -347,21 +388,10 @@ class Operation:
             0,
         )
         text = outputs["metadata_json"][0]
-        found = read(self.fleet.model_name, version, text, server)
-        differing = model.differences(found) if model else ""
-        if differing:
-            raise ServingError(
-                f"the servers serve different models as {found.name!r}, "
-                f"version {version}: {other} and {server} differ in "
-                f"{differing}. Votes of different models cannot be added up: "
-                "give each export a version number of its own, and roll it "
-                "out to all servers",
-                server=server,
-            )
-        return found
+        return read(self.fleet.model_name, version, text, server)
 
     def _unreachable(
-        self, failed: dict[Server, str]
+        self, failed: _Failed
     ) -> Generator[Wait, Any, ServingError]:
         """The error for a fleet of which no server answers."""
 
@@ -369,7 +399,7 @@ class Operation:
             words = []
             for server, why in failed.items():
                 found = channels.trouble(server.endpoint, self.fleet.tls)
-                words.append(f"{server.label}: {found}" if found else why)
+                words.append(f"{server.label}: {found}" if found else str(why))
             return words
 
         words = yield from self._aside(looked)

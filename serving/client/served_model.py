@@ -14,6 +14,7 @@ from rs_keras.certification.sampling import noise_distance
 from rs_keras.certification.spec import certificate_settings
 from rs_keras.export import metadata as metadata_lib
 from rs_keras.noise.draws import POSITION_BITS
+from rs_keras.serving.client import description
 from rs_keras.serving.errors import WrongAnswer
 
 
@@ -103,7 +104,7 @@ class ServedModel:
             f"{key}: {mine.get(key)} and {theirs.get(key)}"
             for key in sorted({*mine, *theirs})
             if key not in metadata_lib.NOT_COMPARED
-            and mine.get(key) != theirs.get(key)
+            and _text(mine, key) != _text(theirs, key)
         )
 
     def images(self, images: Any) -> np.ndarray:
@@ -166,22 +167,36 @@ class ServedModel:
             )
 
 
+def _text(metadata: Mapping[str, Any], key: str) -> str:
+    """A field as `identity` hashes it, which tells 1 from 1.0 and True."""
+    return metadata_lib.to_json(
+        {k: metadata[k] for k in [key] if k in metadata}
+    )
+
+
 def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
     """Reads what `describe` answered.
 
     Raises:
-        WrongAnswer: If it is not what this library exports.
+        WrongAnswer: If it is not what this library exports. It names the
+            server, and the field, its rule and its value.
 
     Example:
 
     >>> from rs_keras.serving.client import served_model
-    >>> text = b'{"format": 3, "sigma": 0.5}'
-    >>> served_model.read("mnist", 1, text, server="127.0.0.1:8500").sigma
-    0.5
+    >>> from rs_keras.serving.errors import WrongAnswer
+    >>> text = b'{"format": 3, "sigma": 200.0}'
+    >>> try:
+    ...     served_model.read("mnist", 1, text, server="a:8500")
+    ... except WrongAnswer as error:
+    ...     print(str(error)[:63])
+    a:8500 does not describe an export of rs-keras: `sigma` must be
     """
     try:
         found = json.loads(text)
-    except ValueError:
+        # What is hashed: a string may hold half a surrogate pair.
+        metadata_lib.to_json(found).encode()
+    except (ValueError, RecursionError):
         found = None
     if (
         not isinstance(found, dict)
@@ -193,4 +208,11 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
             f"release of rs-keras. Received: {text[:80]!r}",
             server=server,
         )
+    try:
+        description.check(found)
+    except ValueError as error:
+        raise WrongAnswer(
+            f"{server} does not describe an export of rs-keras: {error}",
+            server=server,
+        ) from error
     return ServedModel(name, version, found)

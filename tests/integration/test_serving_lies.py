@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from kits.serving_fakes import METADATA
 from kits.serving_fakes import Fake
 from kits.serving_fakes import certificate
 from kits.serving_fakes import votes
@@ -322,6 +323,169 @@ def test_a_description_that_cannot_be_read_leaves_its_server_out(images):
             with pytest.raises(ServingError, match="another format") as caught:
                 _ = alone.model
         assert caught.value.server == mute.address
+
+
+# -- descriptions that no export gives -----------------------------------------
+
+# As many digits as Python reads.
+HUGE = 10**4_000
+# What is said of a field, and of what the error speaks.
+OF_DESCRIBE = [
+    ("sigma", 200.0, "in (0, 8]"),
+    ("sigma", float("nan"), "in (0, 8]"),
+    ("sigma", float("inf"), "in (0, 8]"),
+    ("sigma", 0.0, "in (0, 8]"),
+    ("sigma", -0.5, "in (0, 8]"),
+    ("sigma", True, "a float"),
+    ("sigma", "0.5", "a float"),
+    ("sigma", HUGE, "a float"),
+    ("noise", "grid-strict", "one of float, grid"),
+    ("noise", "", "one of float, grid"),
+    ("noise", ["grid"], "one of float, grid"),
+    ("dtype", 7, "one of awq, "),
+    ("dtype", "float33", "one of awq, "),
+    ("bound", "hoeffding", "one of clopper_pearson"),
+    ("seed", 7, "one of fresh, keyed"),
+    ("alpha", 2.0, "in (0, 1)"),
+    ("alpha", 0.0, "in (0, 1)"),
+    ("alpha", float("nan"), "in (0, 1)"),
+    ("alpha", "0.001", "in (0, 1)"),
+    ("n", "x", "a whole number"),
+    ("n", 1000.0, "a whole number"),
+    ("n", 5, "must be >= "),
+    ("n", True, "a whole number"),
+    ("n0", 0, "a whole number"),
+    ("n0", None, "a whole number"),
+    ("predict_n", -100, "a whole number"),
+    ("predict_n", 3, "must be >= "),
+    ("decide_n", 10**6, "<= `n0` + `max_n`"),
+    ("max_n", -5, "a whole number"),
+    ("max_n", 999, "must be >= `n`"),
+    ("max_n", 2**48, "must be <= "),
+    ("max_n", HUGE, "a whole number"),
+    ("num_classes", 1, "a whole number in [2, "),
+    ("num_classes", "3", "a whole number in [2, "),
+    ("image", {"shape": [4, 4]}, "three whole numbers"),
+    ("image", {"shape": [4, 4, 0]}, "three whole numbers"),
+    ("image", {"shape": [4, 4, 1.0]}, "three whole numbers"),
+    ("image", {"shape": [2**20, 2**20, 3]}, "three whole numbers"),
+    ("image", {"shape": {"0": 4}}, "three whole numbers"),
+    ("image", {}, "three whole numbers"),
+    ("image", [4, 4, 1], "three whole numbers"),
+    ("class_names", "abc", "a list of strings"),
+    ("class_names", ["a", "b", 3], "a list of strings"),
+    ("class_names", ["a", "b"], "must be 3 names"),
+    ("runner_up", 1, "true or false"),
+    ("runner_up", "no", "true or false"),
+    ("image_bytes", None, "true or false"),
+    ("fingerprint", [1], "a string or null"),
+    ("classifier_sha256", 0, "a string or null"),
+    ("total_variation", "0", "a finite float >= 0"),
+    ("max_radius", float("nan"), "a finite float >= 0"),
+    ("decide_max_radius", -1.0, "a finite float >= 0"),
+]
+DESCRIBED = [
+    pytest.param(name, value, words, id=f"{name}-{value!r:.20}")
+    for name, value, words in OF_DESCRIBE
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), DESCRIBED)
+def test_a_false_description_alone_is_an_error(images, name, value, words):
+    with Fake(**{name: value}) as liar, client_of(liar) as client:
+        with pytest.raises(ServingError, match=f"`{name}` must ") as caught:
+            CALLS["sample"](client, images)
+    assert liar.asked == ["describe"]
+    assert caught.value.server == liar.address
+    said = str(caught.value)
+    assert said.startswith(f"{liar.address} does not describe an export")
+    assert words in said
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize("name", sorted({row[0] for row in OF_DESCRIBE}))
+def test_a_description_lacks_nothing(images, name):
+    with Fake() as liar, client_of(liar) as client:
+        del liar.metadata[name]
+        words = f"`{name}` must be .* Received: no {name}$"
+        with pytest.raises(ServingError, match=words):
+            CALLS["certify n"](client, images)
+
+
+@pytest.mark.parametrize("text", [b"[" * 10**5, b"[3]", b'{"format": 2}', b"3"])
+def test_what_is_no_description_at_all(images, text):
+    with Fake() as liar, client_of(liar) as client:
+        liar.describe = lambda *_: {"metadata_json": np.array([text])}
+        with pytest.raises(ServingError, match="another format") as caught:
+            CALLS["decide"](client, images)
+    assert caught.value.server == liar.address
+
+
+def test_half_a_surrogate_pair_is_no_text(images):
+    with Fake(library="\ud800") as liar, client_of(liar) as client:
+        with pytest.raises(ServingError, match="another format"):
+            CALLS["predict"](client, images)
+
+
+# Those that no rule finds, too: they are of other exports.
+BELIEVABLE = [
+    pytest.param(name, value, "describes another model", id=f"{name}-{value}")
+    for name, value in (
+        ("sigma", 0.25),
+        ("alpha", 0.01),
+        ("n", 2_000),
+        ("noise", "grid"),
+        ("dtype", "bfloat16"),
+        ("fingerprint", None),
+        ("unknown", None),
+        # Equal to the others', and yet of another identity.
+        ("image", {**METADATA["image"], "range": [0.0, True]}),
+    )
+]
+
+
+@pytest.mark.parametrize("call", ["sample", "certify n", "certify"])
+@pytest.mark.parametrize(("name", "value", "words"), BELIEVABLE + DESCRIBED[:3])
+def test_a_false_description_is_outvoted(
+    images, name, value, words, call, caplog
+):
+    caplog.set_level(logging.ERROR, "rs_keras.serving")
+    with Fake(**{name: value}) as liar, Fake() as two, Fake() as three:
+        with client_of(liar, two, three) as client:
+            for _ in range(2):
+                check(call, CALLS[call](client, images))
+            assert client.model.metadata == METADATA
+    assert not liar.samples
+    assert {record.fields["server"] for record in caplog.records} == {
+        liar.address
+    }
+    assert all(
+        record.getMessage().startswith("server_broken")
+        for record in caplog.records
+    )
+    assert words in caplog.records[0].getMessage()
+
+
+def test_as_many_descriptions_of_each_kind_are_no_majority(images):
+    changes = {}, {"sigma": 0.25}, {}, {"sigma": 0.25}
+    fakes = [Fake(**one) for one in changes]
+    with fakes[0], fakes[1], fakes[2], fakes[3], client_of(*fakes) as client:
+        words = "different models.*differ in sigma: (0.5 and 0.25|0.25 and 0.5)"
+        with pytest.raises(ServingError, match=words):
+            CALLS["sample"](client, images)
+
+
+def test_a_server_that_refuses_to_describe_is_left_out(images):
+    class Refusing(Fake):
+        def describe(self, inputs, version, context):
+            context.abort(Code.UNAUTHENTICATED, "no")
+
+    with Refusing() as liar, Fake() as honest:
+        with client_of(liar, honest) as client:
+            check("sample", CALLS["sample"](client, images))
+        with client_of(liar) as alone:
+            with pytest.raises(ServingError, match="`describe` failed on"):
+                CALLS["sample"](alone, images)
 
 
 # -- counts that could be ------------------------------------------------------

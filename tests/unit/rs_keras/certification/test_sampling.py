@@ -2,9 +2,11 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rs_keras.certification.sampling import Sampler
+from rs_keras.certification.sampling import noise_distance
 from rs_keras.noise import normal
 
 SHAPE = (4, 4, 1)
@@ -87,3 +89,9 @@ def test_no_rows_give_no_rows():
         tf.zeros([0], tf.int64),
     )
     assert empty.shape == (0, 3)
+
+
+def test_nothing_is_known_of_the_distance_of_another_noise():
+    assert noise_distance("float", 0.5, SHAPE) == 0.0
+    with pytest.raises(ValueError, match="must be one of float, grid"):
+        noise_distance("grid-strict", 0.5, SHAPE)
