@@ -122,7 +122,7 @@ def bytes_of_a_step():
     rows = []
     for name, network in networks.items():
         trainer = trainer_of(strategy, network)
-        trainer._maybe_symbolic_build()
+        trainer.build_variables()
         batch = next(iter(data(1)))
 
         def step(batch=batch, trainer=trainer):

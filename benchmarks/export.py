@@ -22,8 +22,8 @@ from timing import table  # noqa: E402
 
 from rs_keras import Certifier  # noqa: E402
 from rs_keras import models  # noqa: E402
+from rs_keras._compat import log_errors_only  # noqa: E402
 from rs_keras.export import export_certifier  # noqa: E402
-from rs_keras.export.smoke_test import quiet  # noqa: E402
 
 SIGMA = 0.5
 SEED = np.array([[7, 7]])
@@ -39,7 +39,7 @@ class Served:
     def __init__(self, version):
         graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=graph)
-        with quiet():
+        with log_errors_only():
             self._loaded = tf.compat.v1.saved_model.load(
                 self._session, ["serve"], str(version)
             )

@@ -28,8 +28,7 @@ from timing import table  # noqa: E402
 
 from rs_keras import models  # noqa: E402
 from rs_keras import trainers  # noqa: E402
-from rs_keras.trainers._step import noisy_model as noisy  # noqa: E402
-from rs_keras.trainers._step.input_gradients import quick_gradients  # noqa: E402
+from rs_keras.trainers._step import input_gradients  # noqa: E402
 
 SIGMA = 1.0
 
@@ -88,7 +87,9 @@ def step_of(case, data):
 def usual_step_of(case, data):
     """The step with the layers' own gradients."""
     step, _ = step_of(case, data)
-    with mock.patch.object(noisy, "quick_gradients", contextlib.nullcontext):
+    with mock.patch.object(
+        input_gradients, "quick_gradients", contextlib.nullcontext
+    ):
         step()
     return step
 
@@ -107,6 +108,7 @@ def bfloat16_step_of(case, data):
 def passes_of(case, copies):
     """The bare passes of one step, one after the other."""
     model = models.lenet()
+    input_gradients.prepare(model)
     weights = [variable.value for variable in model.trainable_variables]
     rng = np.random.default_rng(0)
     noisy = rng.random([copies * case.batch, 28, 28, 1], dtype=np.float32)
@@ -114,7 +116,7 @@ def passes_of(case, copies):
 
     @tf.function
     def train():
-        with tf.GradientTape() as tape, quick_gradients(model):
+        with tf.GradientTape() as tape, input_gradients.quick_gradients():
             out = tf.reduce_sum(model(images, training=True))
         return tape.gradient(out, weights)
 
@@ -122,7 +124,7 @@ def passes_of(case, copies):
     def attack():
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(images)
-            with quick_gradients(model):
+            with input_gradients.quick_gradients():
                 out = tf.reduce_sum(model(images, training=False))
         return tape.gradient(out, images)
 

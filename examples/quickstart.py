@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from rs_keras._tensorflow_logging import import_tensorflow
+from rs_keras._compat import import_tensorflow
 
 FOLDER = Path("quickstart")
 IMAGE = 0

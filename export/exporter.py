@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import rs_keras
+from rs_keras import _compat
 from rs_keras import bounds
 from rs_keras._checks import check_count
 from rs_keras.certification.certifier import Certifier
@@ -245,7 +246,7 @@ def _save(
     # Gradients are not served, and those of some bounds double the file.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     try:
-        with smoke_test.quiet():
+        with _compat.log_errors_only():
             tf.saved_model.save(root, str(folder), functions, options)
     except AssertionError as error:
         raise ValueError(

@@ -4,15 +4,13 @@ TF Serving runs graphs in a session. `tf.saved_model.load` is another runtime
 and would not do: it runs exports that no server can run.
 """
 
-import contextlib
-import logging
 from collections.abc import Iterable
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from rs_keras import _compat
 from rs_keras.export.warmup import Request
 
 _TAG = "serve"
@@ -20,18 +18,6 @@ _TAG = "serve"
 # Two runtimes may add up in another order and decide a near tie otherwise; a
 # graph with other weights differs in far more votes.
 _VOTES_MOVED = 0.02
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps TensorFlow from saying that sessions are old and files written."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def rehearse(
@@ -47,7 +33,9 @@ def rehearse(
     """
     answers = {}
     name = "(loading)"
-    with quiet(), tf.compat.v1.Session(graph=tf.Graph()) as session:
+    graph = tf.Graph()
+    new_session = tf.compat.v1.Session(graph=graph)
+    with _compat.log_errors_only(), new_session as session:
         try:
             loaded = tf.compat.v1.saved_model.load(
                 session, [_TAG], str(version)

@@ -20,10 +20,9 @@ from typing import TypeVar
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute import collective_all_reduce_strategy
-from tensorflow.python.eager import context
 
 import rs_keras
+from rs_keras import _compat
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
 from rs_keras._checks import check_positive
@@ -186,7 +185,7 @@ def strategy_of(
     who = f"worker {member.rank} of {member.size}"
     if member.is_chief:
         _await_others(who, jobs, timeout)
-    _set_timeout(jobs, timeout)
+    _compat.set_worker_timeout(jobs, timeout)
     options = tf.distribute.experimental.CommunicationOptions(
         timeout_seconds=timeout
     )
@@ -283,27 +282,6 @@ def _silence(
         f"{who} waited {timeout:g} s in vain for the others of {jobs}: start "
         "the same command on each, with its own index in TF_CONFIG. No answer: "
         f"{why}"
-    )
-
-
-def _set_timeout(jobs: Mapping[str, list[str]], timeout: float) -> None:
-    """Lets workers wait for each other `timeout` seconds; an hour by default.
-
-    The strategy makes this setting itself, without a time, unless it was made.
-    """
-    # Where this message is defined depends on the version of TensorFlow.
-    messages = collective_all_reduce_strategy.coordination_config_pb2
-    tasks = [
-        messages.CoordinatedJob(name=job, num_tasks=len(names))
-        for job, names in jobs.items()
-    ]
-    first = "chief" if "chief" in jobs else "worker"
-    milliseconds = int(timeout * 1000)
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader=f"/job:{first}/replica:0/task:0",
-        cluster_register_timeout_in_ms=milliseconds,
-        coordinated_jobs=tasks,
     )
 
 

@@ -5,9 +5,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rs_keras import _compat
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import labels_of
+from rs_keras.trainers._distributed import autotune
 from rs_keras.trainers._distributed import multi_worker
 from rs_keras.trainers._distributed import replicas
 from rs_keras.trainers._distributed import startup_checks
@@ -67,6 +69,7 @@ class SmoothTrainer(NoisyModel):
     >>> trainer.compile(optimizer=SGD(0.1))
     >>> images, labels = np.full([6, 8, 8, 1], 0.5), np.arange(6) % 2
     >>> trainer.check_batch(images, labels)
+    >>> trainer.build_variables()
     >>> history = trainer.fit(images, labels, batch_size=3, verbose=0)
     >>> sorted(history.history), int(trainer.step.numpy())
     (['ce', 'loss'], 2)
@@ -154,7 +157,7 @@ class SmoothTrainer(NoisyModel):
             return draw
 
         def classify(images: tf.Tensor) -> tf.Tensor:
-            with quick_gradients(self.model):
+            with quick_gradients():
                 return self.model(images, training=True)
 
         return self.sigma.vary(
@@ -198,7 +201,7 @@ class SmoothTrainer(NoisyModel):
         weights: tf.Tensor | None,
     ) -> dict[str, Any]:
         """Updates the metrics, one prediction a noisy copy."""
-        self._loss_tracker.update_state(loss)
+        _compat.loss_tracker(self).update_state(loss)
         logits = logits[:, : tf.shape(loss)[0]]
         copies = tf.shape(logits)[0]
         labels = tf.tile(labels_of(targets), [copies])
@@ -211,8 +214,9 @@ class SmoothTrainer(NoisyModel):
         self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
     ) -> dict[str, Any]:
         """Updates the compiled metrics and returns all running values."""
-        if self._compile_metrics is not None:
-            self._compile_metrics.update_state(y, y_pred, sample_weight)
+        compiled = _compat.compiled_metrics(self)
+        if compiled is not None:
+            compiled.update_state(y, y_pred, sample_weight)
         return self.get_metrics_result()
 
     def reset_metrics(self) -> None:
@@ -220,6 +224,7 @@ class SmoothTrainer(NoisyModel):
         super().reset_metrics()
         self._evaluated.assign(0)
 
+    @_compat.keras_hook
     def _get_metrics_result_or_logs(self, logs: dict) -> dict:
         """Reads what the step reported from the metrics, over all replicas."""
         results = self.get_metrics_result()
@@ -260,17 +265,19 @@ class SmoothTrainer(NoisyModel):
             FloatingPointError: If the loss is not finite any more; with the
                 step and the part of the loss that broke.
         """
-        self._assert_compile_called("fit")
-        x = startup_checks.look_at(self, x, y, batch_size, kwargs)
-        return super().fit(
-            x,
-            y,
-            batch_size,
-            epochs,
-            verbose,
-            data_checks.with_own_callbacks(callbacks),
-            **kwargs,
-        )
+        # Keras refuses to go on if it is not.
+        if self.compiled:
+            x = startup_checks.look_at(self, x, y, batch_size, kwargs)
+        with autotune.device_queues(self.distribute_strategy):
+            return super().fit(
+                x,
+                y,
+                batch_size,
+                epochs,
+                verbose,
+                data_checks.with_own_callbacks(callbacks),
+                **kwargs,
+            )
 
     def check_batch(
         self, images: Any, targets: Any, training: bool = True
@@ -300,22 +307,27 @@ class SmoothTrainer(NoisyModel):
                 shape = self(self._floats(images[:1]), training=False).shape
         return shape[-1]
 
+    @_compat.keras_hook
     def _maybe_symbolic_build(
         self, iterator: Any = None, data_batch: Any = None
     ) -> None:
-        """Makes all variables before the first step is traced.
-
-        Keras calls this with the data; a model that is built does not need
-        them. An optimiser must be built before its loss scale is read, or the
-        scale it started with is frozen into the step.
-        """
+        """Makes all variables; Keras calls it with the data of `fit`."""
         if not self.built and data_batch is not None:
             self._classes(data_batch[0])
-        if not self.built:
+        if self.built:
+            self.build_variables()
+        else:
             super()._maybe_symbolic_build(iterator, data_batch)
-            return
+
+    def build_variables(self) -> None:
+        """Makes the optimizer's and the metrics' variables of a built model.
+
+        It comes before the first step is traced: an optimizer must be built
+        before its loss scale is read, or the scale it started with is frozen
+        into the step.
+        """
         with self.distribute_strategy.scope():
-            metrics = self._compile_metrics
+            metrics = _compat.compiled_metrics(self)
             if metrics is not None and not metrics.built:
                 metrics.build(
                     keras.KerasTensor([None], "int64"),

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
+from rs_keras import _compat
 from rs_keras._checks import check_count
 from rs_keras._checks import check_distributions
 from rs_keras._checks import check_flag
@@ -188,12 +188,11 @@ class CATRS(SmoothTrainer):
         those of the last one. XLA, and accelerators, want to know how many
         images there are.
         """
-        graph = tf.compat.v1.get_default_graph()
-        layers = self.model._flatten_layers()
+        layers = _compat.flat_layers(self.model)
         return (
             not self.model.non_trainable_variables
-            and not any(layer._losses for layer in layers)
-            and not control_flow_util.GraphOrParentsInXlaContext(graph)
+            and not any(map(_compat.has_added_losses, layers))
+            and not _compat.is_compiled_by_xla()
             and only_cpus()
         )
 

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rs_keras import _compat
 from rs_keras._checks import check_not_negative
 
 
@@ -65,6 +66,7 @@ class SGD(keras.optimizers.SGD):
             **kwargs,
         )
 
+    @_compat.keras_hook
     def _apply_weight_decay(self, variables: list) -> None:
         """Does nothing: `update_step` has the decay in its gradient."""
 
@@ -74,12 +76,12 @@ class SGD(keras.optimizers.SGD):
         """Updates one variable."""
         rate = tf.cast(learning_rate, variable.dtype)
         gradient = tf.cast(gradient, variable.dtype)
-        if self.weight_decay and self._use_weight_decay(variable):
+        if self.weight_decay and _compat.decays(self, variable):
             gradient += tf.cast(self.weight_decay, variable.dtype) * variable
         step = gradient
         if self.momentum:
             momentum = tf.cast(self.momentum, variable.dtype)
-            buffer = self.momentums[self._get_variable_index(variable)]
+            buffer = self.momentums[_compat.slot_of(self, variable)]
             step = momentum * buffer + gradient
             self.assign(buffer, step)
             if self.nesterov:

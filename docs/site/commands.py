@@ -5,6 +5,7 @@ import html
 import re
 from collections.abc import Iterator
 
+from rs_keras import _compat
 from rs_keras import cli
 
 
@@ -12,8 +13,8 @@ def page() -> str:
     """Returns Markdown: exit codes, and every command with its arguments."""
     [commands] = (
         action.choices
-        for action in cli.make_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
+        for action in _compat.arguments_of(cli.make_parser())
+        if isinstance(action.choices, dict)
     )
     parts = [_exit_codes(), _overview(commands)]
     parts += [_section(name, command) for name, command in commands.items()]
@@ -37,10 +38,7 @@ def _overview(commands: dict[str, argparse.ArgumentParser]) -> str:
 
 
 def _section(name: str, command: argparse.ArgumentParser) -> str:
-    usage = argparse.HelpFormatter(command.prog, width=80)
-    usage.add_usage(
-        command.usage, command._actions, command._mutually_exclusive_groups, ""
-    )
+    usage = _compat.usage_of(command)
     example = (command.epilog or "").removeprefix("example:").strip()
     return "\n\n".join(
         [
@@ -48,25 +46,24 @@ def _section(name: str, command: argparse.ArgumentParser) -> str:
             f"{_text(_sentence(command.description or ''))}",
             _block(example),
             *_tables(command),
-            f'??? note "Usage"\n\n{_indented(_block(usage.format_help()))}',
+            f'??? note "Usage"\n\n{_indented(_block(usage))}',
         ]
     )
 
 
 def _tables(command: argparse.ArgumentParser) -> Iterator[str]:
     """Yields a table for each group of arguments, under its heading."""
-    for group in command._action_groups:
-        rows = [_row(command, action) for action in group._group_actions]
+    for group in _compat.groups_of(command):
+        rows = [_row(command, one) for one in _compat.arguments_of(group)]
         if rows := [row for row in rows if row]:
             title = f"| {group.title} | |"
             yield "\n".join([title, "| --- | --- |", *rows])
 
 
 def _row(command: argparse.ArgumentParser, action: argparse.Action) -> str:
-    if isinstance(action, argparse._HelpAction):
+    if action.dest == "help":
         return ""
-    formatter = argparse.HelpFormatter(command.prog)
-    words = formatter._expand_help(action) if action.help else ""
+    words = _compat.help_of(command, action)
     plain = action.default not in (None, False, [], argparse.SUPPRESS)
     if plain and "default" not in words:
         words = f"{words} (default: {action.default})".strip()
@@ -78,10 +75,8 @@ def _call(action: argparse.Action) -> str:
     """Returns how an argument is written: `-o, --out FILE`."""
     if action.nargs == 0:
         return ", ".join(action.option_strings)
-    values = argparse.HelpFormatter("")._format_args(
-        action, action.dest.upper()
-    )
-    return f"{', '.join(action.option_strings)} {values}".strip()
+    flags = ", ".join(action.option_strings)
+    return f"{flags} {_compat.values_of(action)}".strip()
 
 
 def _sentence(words: str) -> str:

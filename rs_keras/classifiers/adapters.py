@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rs_keras import _compat
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_positive
 from rs_keras.certification.sampling import Logits
@@ -175,9 +176,9 @@ def _compute_dtypes(model: Any) -> Iterator[str]:
         for part in getattr(network, "parts", ()):
             yield from _compute_dtypes(part)
         return
-    for layer in network._flatten_layers():
+    for layer in _compat.flat_layers(network):
         # A Functional model hands on what it is given; others cast it first.
-        if isinstance(layer, keras.Model) and not layer._convert_input_args:
+        if isinstance(layer, keras.Model) and not _compat.casts_inputs(layer):
             continue
         if isinstance(layer, keras.layers.InputLayer):
             continue
@@ -232,7 +233,7 @@ def computing_in(model: Any, dtype: str) -> Any:
         copy = keras.models.clone_model(
             network, clone_function=recast, recursive=True
         )
-        for layer in copy._flatten_layers():
+        for layer in _compat.flat_layers(copy):
             if isinstance(layer, keras.Model):
                 layer.dtype_policy = policy
         copy.set_weights(network.get_weights())
@@ -374,7 +375,7 @@ def _plain_numbers(model: Any) -> Iterator[str]:
             yield from _plain_numbers(part)
         return
     scaling = keras.layers.Rescaling, keras.layers.Normalization
-    for place, layer in enumerate(network._flatten_layers()):
+    for place, layer in enumerate(_compat.flat_layers(network)):
         if isinstance(layer, keras.Model):
             continue
         kinds = (float, int) if isinstance(layer, scaling) else (float,)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import rs_keras
-from rs_keras._tensorflow_logging import import_tensorflow
+from rs_keras._compat import import_tensorflow
 from rs_keras.cli import _errors
 
 COMMANDS = (

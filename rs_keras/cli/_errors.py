@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from rs_keras import _compat
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors do not stand below a screen of usage."""
@@ -28,7 +30,11 @@ def told(error: Exception, args: argparse.Namespace) -> str:
     """Returns an error's text; of a file's, with the argument that names it."""
     if not isinstance(error, OSError) or not error.filename:
         return str(error)
-    actions = [a for a in args.parser._actions if _names(a, args, error)]
+    actions = [
+        action
+        for action in _compat.arguments_of(args.parser)
+        if _names(action, args, error)
+    ]
     if not actions:
         return f"{error.filename}: {error.strerror}"
     flag = actions[0].option_strings[-1:] or [actions[0].metavar]

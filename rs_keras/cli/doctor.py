@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 import rs_keras
-from rs_keras._tensorflow_logging import import_tensorflow
+from rs_keras._compat import import_tensorflow
 
 HELP = "shows versions, devices and data, and what is missing"
 EXAMPLE = "rs-keras doctor"

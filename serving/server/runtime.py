@@ -6,9 +6,9 @@ run. A `Session` is the very class that TF Serving drives (DirectSession), so
 codes, messages and the cancelling of a loop at its deadline are the same.
 
 `Session.run` is not: it casts what is fed and checks shapes in Python. The
-call below it is TensorFlow's private API. All use of private API in this
-package is in this module, and all of it has a public stand-in for a later
-TensorFlow that lacks it: `_public_run`, and a garbage collection.
+call below it is TensorFlow's private API (`rs_keras._compat`), with a public
+stand-in for a later TensorFlow that lacks it: `_public_run`, and a garbage
+collection.
 """
 
 import gc
@@ -22,18 +22,10 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+from rs_keras import _compat
 from rs_keras.serving.server.status import StatusError
 from rs_keras.serving.server.status import from_tensorflow
 from rs_keras.serving.server.status import invalid
-
-try:
-    from tensorflow.python.client import pywrap_tf_session as _c_api
-    from tensorflow.python.framework.c_api_util import tf_output as _tf_output
-    from tensorflow.python.framework.ops import dismantle_graph as _dismantle
-
-    _HAS_PRIVATE_API = hasattr(_c_api, "TF_SessionRun_wrapper")
-except ImportError:
-    _HAS_PRIVATE_API = False
 
 _TAG = "serve"
 _INIT_SIGNATURE = "__saved_model_init_op"
@@ -54,7 +46,7 @@ class SessionModel:
     def __init__(self, directory: str) -> None:
         meta_graph = _read_meta_graph(directory)
         self.signatures = dict(meta_graph.signature_def)
-        self._private = _HAS_PRIVATE_API
+        self._private = _compat.has_session_call()
         self._graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=self._graph)
         try:
@@ -63,7 +55,7 @@ class SessionModel:
             self._restore(meta_graph, directory)
             self._graph.finalize()
             if self._private:
-                self._session._extend_graph()
+                _compat.prepare_session(self._session)
         except tf.errors.OpError as error:
             self.close()
             raise from_tensorflow(error) from error
@@ -95,13 +87,18 @@ class SessionModel:
         Raises:
             StatusError: With the runtime's own code and message.
         """
-        run = self._private_run if self._private else self._public_run
         options = None
         if timeout is not None:
             milliseconds = max(1, int(timeout * 1000))
             options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
         try:
-            return [_array(output) for output in run(feeds, fetches, options)]
+            if self._private:
+                outputs = _compat.run_session(
+                    self._session, feeds, fetches, options
+                )
+            else:
+                outputs = self._public_run(feeds, fetches, options)
+            return [_array(output) for output in outputs]
         except tf.errors.OpError as error:
             raise from_tensorflow(error) from error
         except (ValueError, KeyError, TypeError) as error:
@@ -123,36 +120,9 @@ class SessionModel:
         # A graph is large and full of cycles. A collection finds them, but
         # stops every thread for some 0.3 s.
         if self._private:
-            _dismantle(self._graph)
+            _compat.dismantle_graph(self._graph)
         else:
             gc.collect()
-
-    def _private_run(
-        self,
-        feeds: Mapping[str, np.ndarray],
-        fetches: Sequence[str],
-        options: Any,
-    ) -> list[np.ndarray]:
-        buffer = None
-        if options is not None:
-            buffer = _c_api.TF_NewBufferFromString(options.SerializeToString())
-        try:
-            return _c_api.TF_SessionRun_wrapper(
-                self._session._session,
-                buffer,
-                {self._endpoint(name): feeds[name] for name in feeds},
-                [self._endpoint(name) for name in fetches],
-                [],
-                None,
-            )
-        finally:
-            if buffer is not None:
-                _c_api.TF_DeleteBuffer(buffer)
-
-    def _endpoint(self, name: str) -> Any:
-        operation, _, index = name.partition(":")
-        operation = self._graph.get_operation_by_name(operation)
-        return _tf_output(operation._c_op, int(index or 0))
 
     def _public_run(
         self,

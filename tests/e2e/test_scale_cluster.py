@@ -13,7 +13,6 @@ from kits import scale_job
 from rs_keras import distribution
 from rs_keras import trainers
 from rs_keras.trainers._distributed import batch_norm
-from rs_keras.trainers._distributed import multi_worker
 from rs_keras.trainers.runs import snapshots
 
 TWO = ["a.example:2222", "b.example:2222"]
@@ -115,30 +114,6 @@ def test_a_cluster_of_one(strategy):
 
 def raise_(error):
     raise error
-
-
-def test_this_keras_needs_the_patch():
-    # Once this fails, Keras is mended, and
-    # trainers/_distributed/multi_worker.py can go.
-    multi_worker.is_mended.cache_clear()
-    assert not multi_worker.is_mended()
-
-
-@pytest.mark.parametrize("how", ["without_axis", "moved"])
-def test_the_patch_steps_aside(monkeypatch, how):
-    from keras.src.backend.tensorflow import trainer as home
-
-    def mended(values, strategy, reduction):
-        reduce = strategy.reduce
-        return tf.nest.map_structure(lambda v: reduce("MEAN", v), values)
-
-    if how == "moved":
-        monkeypatch.delattr(home, "reduce_per_replica")
-    else:
-        monkeypatch.setattr(home, "reduce_per_replica", mended)
-    multi_worker.is_mended.cache_clear()
-    assert multi_worker.is_mended()
-    multi_worker.is_mended.cache_clear()
 
 
 @pytest.mark.parametrize(

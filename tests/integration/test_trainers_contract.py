@@ -54,7 +54,7 @@ def compiled(make, seed=0, network=None, **kwargs):
 def eager(make, seed=0, network=None):
     """As `compiled`, to be stepped by hand without tracing anything."""
     trainer = compiled(make, seed, network, run_eagerly=True)
-    trainer._maybe_symbolic_build()
+    trainer.build_variables()
     return trainer
 
 

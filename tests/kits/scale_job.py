@@ -260,6 +260,7 @@ def seconds_of_an_end(strategy):
     """Returns how long the iterator of a pipeline with work takes to end."""
     import tensorflow as tf
 
+    from rs_keras.trainers._distributed import autotune
     from rs_keras.trainers._distributed import startup_checks as workers
 
     def add(number):
@@ -269,7 +270,8 @@ def seconds_of_an_end(strategy):
     for _ in range(3):
         numbers = numbers.map(add, num_parallel_calls=tf.data.AUTOTUNE)
     shared = workers.shared_out(strategy, numbers.prefetch(tf.data.AUTOTUNE))
-    iterator = iter(strategy.experimental_distribute_dataset(shared))
+    with autotune.device_queues(strategy):
+        iterator = iter(strategy.experimental_distribute_dataset(shared))
     for _ in range(30):
         next(iterator)
         # The tuner sleeps for longer and longer.

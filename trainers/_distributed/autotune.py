@@ -7,21 +7,19 @@ that race. On two logical CPUs each epoch of a minute was followed by half a
 minute in which nothing was done (TensorFlow 2.21).
 """
 
-import functools
+import contextlib
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import multi_device_iterator_ops
 
-_MAKER = "_create_device_dataset"
+from rs_keras import _compat
+from rs_keras import distribution
 
 
 def on_several_devices(data: Any) -> Any:
     """Returns the data with a pipeline that is not tuned.
 
-    Its parallel parts then have a thread a core. What TensorFlow adds for each
-    device, a queue of fixed length, has nothing to tune: from the first call
-    on it is not tried any more in this process.
+    Its parallel parts then have a thread a core.
 
     Args:
         data: What `fit` accepts; all but a `tf.data.Dataset` stays as it is.
@@ -34,23 +32,21 @@ def on_several_devices(data: Any) -> Any:
     >>> data.options().autotune.enabled, len(list(data))
     (False, 3)
     """
-    _for_each_device()
-    return _untuned(data) if isinstance(data, tf.data.Dataset) else data
-
-
-def _untuned(data: tf.data.Dataset) -> tf.data.Dataset:
+    if not isinstance(data, tf.data.Dataset):
+        return data
     options = tf.data.Options()
     options.autotune.enabled = False
     return data.with_options(options)
 
 
-@functools.cache
-def _for_each_device() -> None:
-    make = getattr(multi_device_iterator_ops, _MAKER, None)
-    if make is None:
-        return
+def device_queues(
+    strategy: tf.distribute.Strategy,
+) -> contextlib.AbstractContextManager[None]:
+    """Returns the context in which `fit` iterates over several devices.
 
-    def made(*args: Any, **kwargs: Any) -> tf.data.Dataset:
-        return _untuned(make(*args, **kwargs))
-
-    setattr(multi_device_iterator_ops, _MAKER, made)
+    What TensorFlow adds for each device, a queue of fixed length, has nothing
+    to tune, and is not tuned there.
+    """
+    if distribution.local_replicas(strategy) == 1:
+        return contextlib.nullcontext()
+    return _compat.device_queues_without_autotune()

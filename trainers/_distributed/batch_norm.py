@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rs_keras import _compat
 from rs_keras.trainers._distributed import replicas
 
 
@@ -34,12 +35,13 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
     TensorShape([2, 4, 4, 3])
     """
 
+    @_compat.keras_hook
     def _moments(self, inputs: tf.Tensor, mask: Any) -> tuple[Any, Any]:
         if mask is not None or replicas.count() == 1:
             return super()._moments(inputs, mask)
-        axes = self._reduction_axes
         shape = np.ones(len(inputs.shape), int)
         shape[self.axis] = -1
+        axes = np.flatnonzero(shape == 1).tolist()
         shift = tf.cast(tf.stop_gradient(self.moving_mean.value), inputs.dtype)
         moved = inputs - tf.reshape(shift, shape)
         sizes = tf.gather(tf.shape(inputs), axes)
@@ -106,7 +108,7 @@ def is_synchronized(model: keras.Model) -> bool:
     return any(
         isinstance(layer, SynchronizedBatchNormalization)
         or getattr(layer, "synchronized", False)
-        for layer in model._flatten_layers()
+        for layer in _compat.flat_layers(model)
     )
 
 

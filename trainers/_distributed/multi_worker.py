@@ -1,18 +1,17 @@
-"""What Keras lacks for training on several workers; nothing once it is mended.
+"""What Keras lacks for training on several workers.
 
 Under `tf.distribute.MultiWorkerMirroredStrategy`, `fit` of Keras 3 reduces
 what a step returns with `strategy.reduce("MEAN", value, axis=0)`. Steps return
 scalars, which have no axis 0, and `fit` fails (keras issue 20585). A vector of
 one number has one, and its mean is the number. (The issue's other half, a
 batch on several replicas taken for a tensor when a model is built, does not
-come up: `SmoothTrainer` builds itself from the batch that it checks.)
+come up: `SmoothTrainer` builds itself from the batch that it checks.) A test
+of `_compat` says when Keras does without the axis: then `reports` can go.
 
 References:
 - [Keras issue 20585](https://github.com/keras-team/keras/issues/20585)
 """
 
-import functools
-from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
@@ -27,7 +26,7 @@ def reports(results: dict[str, Any]) -> dict[str, Any]:
         results: Scalars by name.
     """
     strategy = tf.distribute.get_strategy()
-    if not distribution.has_workers(strategy) or is_mended():
+    if not distribution.has_workers(strategy):
         return results
     return {
         name: tf.reshape(tf.convert_to_tensor(value), [1])
@@ -53,31 +52,3 @@ def by_rows(strategy: tf.distribute.Strategy, data: Any) -> Any:
     policy = tf.data.experimental.AutoShardPolicy.DATA
     options.experimental_distribute.auto_shard_policy = policy
     return data.with_options(options)
-
-
-@functools.cache
-def is_mended() -> bool:
-    """Returns whether this Keras reduces a scalar without an axis."""
-    try:
-        from keras.src.backend.tensorflow.trainer import reduce_per_replica
-    except ImportError:
-        return True
-    asked = _Asked()
-    reduce_per_replica({"loss": tf.zeros([])}, asked, reduction="auto")
-    return 0 not in asked.axes
-
-
-class _Asked(tf.distribute.MultiWorkerMirroredStrategy):
-    """A strategy without workers that notes how it is asked to reduce."""
-
-    def __init__(self) -> None:
-        self.axes: list[int | None] = []
-
-    @property
-    def extended(self) -> Any:
-        return SimpleNamespace(_in_multi_worker_mode=lambda: True)
-
-    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
-        """Returns the value as it is."""
-        self.axes.append(axis)
-        return value

@@ -8,14 +8,15 @@ whole blocks of pixels are its channels.
 
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterator
-from functools import partial
+from types import MethodType
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from rs_keras import _compat
 
 # Side of a block, by the image's channels: the quickest of 1 to 4, whether the
 # kernel is 3 x 3 or larger. For smaller ones, and from five channels on, it is
@@ -23,62 +24,71 @@ import tensorflow as tf
 _BLOCKS = {1: 4, 2: 2, 3: 2, 4: 2}
 _SMALLEST = 3
 
-_lock = threading.Lock()
-_users: Counter[int] = Counter()
+# Which threads are within `quick_gradients`.
+_passes = threading.local()
+
+
+def prepare(model: keras.Model) -> None:
+    """Lets a model's convolutions be quick within `quick_gradients`.
+
+    Everywhere else, and in other threads, they are Keras' own. The model is
+    not changed: saved, copied or exported, it is made of Keras' layers. Where
+    there is an accelerator this does nothing.
+
+    Args:
+        model: Any model. It may have been prepared before.
+    """
+    if not only_cpus():
+        return
+    for layer in _compat.flat_layers(model):
+        # What somebody else put into the place of the method stays there.
+        if type(layer) is keras.layers.Conv2D and "convolution_op" not in vars(
+            layer
+        ):
+            # Keras' way to another convolution is to override this method. Put
+            # among the instance's own attributes it hides the class's, and
+            # Keras does not take it for a part of the layer.
+            vars(layer)["convolution_op"] = MethodType(_convolution_op, layer)
 
 
 @contextlib.contextmanager
-def quick_gradients(model: keras.Model) -> Iterator[None]:
-    """Makes a model's gradients quick in the passes of a `with` statement.
+def quick_gradients() -> Iterator[None]:
+    """Makes gradients of prepared models quick in the passes of a `with`.
 
     Values are the model's own, to the bit; gradients with regard to images,
-    up to rounding. The model itself is not changed: saved or exported, it is
-    made of Keras' layers.
+    up to rounding.
 
     It is for `keras.layers.Conv2D` (no subclass) of stride 1, whose kernel is
-    3 x 3 or larger and whose input has one to four channels. Where there is an
-    accelerator it does nothing.
-
-    Args:
-        model: Any model. Threads may share it.
+    3 x 3 or larger and whose input has one to four channels.
 
     Example:
 
     >>> import numpy as np
     >>> import tensorflow as tf
     >>> from rs_keras import models
-    >>> from rs_keras.trainers._step.input_gradients import quick_gradients
+    >>> from rs_keras.trainers._step import input_gradients
     >>> model, images = models.lenet(), tf.random.normal([2, 28, 28, 1])
+    >>> input_gradients.prepare(model)
     >>> with tf.GradientTape(persistent=True) as tape:
     ...     tape.watch(images)
     ...     usual = model(images)
-    ...     with quick_gradients(model):
+    ...     with input_gradients.quick_gradients():
     ...         quick = model(images)
     >>> bool((usual == quick).numpy().all())
     True
     >>> gradients = [tape.gradient(out, images) for out in (usual, quick)]
     >>> np.testing.assert_allclose(*gradients, atol=1e-6)
     """
-    layers: list[keras.layers.Conv2D] = []
+    before = _is_quick()
+    _passes.quick = True
     try:
-        with _lock:
-            for layer in _layers(model):
-                # Keras' way to another convolution is to override this method.
-                # Put among the instance's own attributes it hides the class's,
-                # and Keras does not take it for a part of the layer.
-                layers.append(layer)
-                _users[id(layer)] += 1
-                vars(layer)["convolution_op"] = partial(
-                    _convolved, padding=layer.padding.upper()
-                )
         yield
     finally:
-        with _lock:
-            for layer in layers:
-                _users[id(layer)] -= 1
-                if _users[id(layer)] < 1:
-                    vars(layer).pop("convolution_op", None)
-                    del _users[id(layer)]
+        _passes.quick = before
+
+
+def _is_quick() -> bool:
+    return getattr(_passes, "quick", False)
 
 
 def only_cpus() -> bool:
@@ -87,22 +97,18 @@ def only_cpus() -> bool:
     return kinds == {"CPU"}
 
 
-def _layers(model: keras.Model) -> Iterator[keras.layers.Conv2D]:
-    """Yields the layers, each once, whose gradients can be quicker."""
-    if not only_cpus():
-        return
-    for layer in model._flatten_layers():
-        if type(layer) is keras.layers.Conv2D and _is_plain(layer):
-            yield layer
+def _convolution_op(
+    layer: keras.layers.Conv2D, inputs: tf.Tensor, kernel: Any
+) -> tf.Tensor:
+    """Stands in for `keras.layers.Conv2D.convolution_op`."""
+    if _is_quick() and _is_plain(layer):
+        return _convolved(inputs, kernel, layer.padding.upper())
+    return type(layer).convolution_op(layer, inputs, kernel)
 
 
 def _is_plain(layer: keras.layers.Conv2D) -> bool:
-    # What somebody else put into the place of the method stays there.
-    is_own = "convolution_op" not in vars(layer) or id(layer) in _users
     return (
-        is_own
-        and layer.built
-        and layer.kernel.shape[2] in _BLOCKS
+        layer.kernel.shape[2] in _BLOCKS
         and min(layer.kernel_size) >= _SMALLEST
         and layer.padding in ("valid", "same")
         and layer.data_format == "channels_last"

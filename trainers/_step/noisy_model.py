@@ -10,7 +10,7 @@ from rs_keras._checks import check_positive
 from rs_keras._config import arguments_of
 from rs_keras.adversaries.gradients import Classify
 from rs_keras.trainers._step import draws
-from rs_keras.trainers._step.input_gradients import quick_gradients
+from rs_keras.trainers._step import input_gradients
 from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
 
 Losses = dict[str, tf.Tensor]
@@ -94,6 +94,7 @@ class NoisyModel(keras.Model):
         kwargs.setdefault("dtype", model.dtype_policy)
         super().__init__(**kwargs)
         self.model = model
+        input_gradients.prepare(model)
         varies = isinstance(sigma, PerExampleSigma)
         self.sigma = sigma if varies else check_positive("sigma", sigma)
         self.num_noise = check_count("num_noise", num_noise)
@@ -218,7 +219,7 @@ class NoisyModel(keras.Model):
         """
         copies = images + noise
         shape = [-1, *images.shape[1:]]
-        with quick_gradients(self.model):
+        with input_gradients.quick_gradients():
             flat = self.model(tf.reshape(copies, shape), training=training)
         logits = self._floats(flat)
         outer = tf.concat([tf.shape(copies)[:2], tf.shape(logits)[1:]], 0)

@@ -244,7 +244,7 @@ class _Run(keras.callbacks.Callback):
         distribution.everywhere(
             self.strategy, lambda: self.trainer.check_batch(images, targets)
         )
-        self.trainer._maybe_symbolic_build()
+        self.trainer.build_variables()
 
     def begin(
         self,

@@ -40,7 +40,7 @@ def fit(trainer, *data, **kwargs):
 
 def test_metrics_by_hand():
     trainer = trainer_of(weighted_metrics=["accuracy"])
-    trainer._maybe_symbolic_build()
+    trainer.build_variables()
     draw = trainer.draw(IMAGES, [0, 0])
     logits = trainer.noisy_logits(IMAGES, draw["noise"], training=True)
     right = np.argmax(logits, -1) == LABELS
@@ -65,14 +65,14 @@ def test_a_short_last_batch_counts_by_its_size():
 def test_regularization_counts_once():
     network = golden.tiny(kernel_regularizer=keras.regularizers.L2(0.1))
     trainer = trainer_of(network)
-    trainer._maybe_symbolic_build()
+    trainer.build_variables()
     kernel = network.layers[0].kernel.numpy()
     results = trainer.train_step((IMAGES, LABELS))
     extra = float(results["loss"] - results["ce"])
     assert extra == pytest.approx(0.1 * (kernel**2).sum(), rel=1e-4)
     moved = kernel - network.layers[0].kernel.numpy()
     free = trainer_of()
-    free._maybe_symbolic_build()
+    free.build_variables()
     free.train_step((IMAGES, LABELS))
     moved -= kernel - free.model.layers[0].kernel.numpy()
     # The slope of 0.1 w**2 is 0.2 w, times the rate 0.05.

@@ -7,6 +7,7 @@ import psutil
 import pytest
 from kits.serving_kit import save
 
+from rs_keras import _compat
 from rs_keras.serving.server import runtime
 from rs_keras.serving.server.status import StatusError
 
@@ -20,8 +21,7 @@ def export(tmp_path_factory):
 
 @pytest.fixture(params=[True, False], ids=["private", "public"])
 def model(request, export, monkeypatch):
-    assert runtime._HAS_PRIVATE_API
-    monkeypatch.setattr(runtime, "_HAS_PRIVATE_API", request.param)
+    monkeypatch.setattr(_compat, "has_session_call", lambda: request.param)
     model = runtime.SessionModel(export)
     yield model
     model.close()

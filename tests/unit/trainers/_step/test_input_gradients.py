@@ -1,6 +1,7 @@
 """Quick gradients against TensorFlow's own kernels, SciPy, and the trainers."""
 
 import contextlib
+import copy
 import threading
 
 import keras
@@ -13,25 +14,38 @@ from keras import layers
 from rs_keras import models
 from rs_keras.trainers import Gaussian
 from rs_keras.trainers import SmoothAdv
-from rs_keras.trainers._step import input_gradients as module
+from rs_keras.trainers._step import input_gradients
+from rs_keras.trainers._step.input_gradients import prepare
 from rs_keras.trainers._step.input_gradients import quick_gradients
 
 
 def network(shape, **kwargs):
     kwargs = {"filters": 3, "kernel_size": 3} | kwargs
-    return keras.Sequential([keras.Input(shape), layers.Conv2D(**kwargs)])
+    model = keras.Sequential([keras.Input(shape), layers.Conv2D(**kwargs)])
+    prepare(model)
+    return model
 
 
-def is_quick(layer):
-    return "convolution_op" in vars(layer)
+def is_quick(model, within=quick_gradients):
+    """Whether a gradient of the model's images is computed by blocks."""
+
+    @tf.function
+    def gradient(images):
+        with tf.GradientTape() as tape, within():
+            tape.watch(images)
+            out = model(images)
+        return tape.gradient(out, images)
+
+    spec = tf.TensorSpec(model.input_shape)
+    operations = gradient.get_concrete_function(spec).graph.get_operations()
+    return "DepthToSpace" in {operation.type for operation in operations}
 
 
 def gradients_of(model, images, quick):
     rng = np.random.default_rng(1)
     with tf.GradientTape() as tape:
         tape.watch(images)
-        with quick_gradients(model) if quick else contextlib.nullcontext():
-            assert quick == any(map(is_quick, model._flatten_layers()))
+        with quick_gradients() if quick else contextlib.nullcontext():
             out = model(images)
         weights = rng.normal(size=out.shape)
         total = tf.reduce_sum(out * tf.cast(weights, out.dtype))
@@ -39,6 +53,8 @@ def gradients_of(model, images, quick):
 
 
 def check_alike(model, images, tolerance=1e-5):
+    assert is_quick(model)
+    assert not is_quick(model, contextlib.nullcontext)
     usual, expected = gradients_of(model, images, quick=False)
     quick, found = gradients_of(model, images, quick=True)
     np.testing.assert_array_equal(quick, usual)
@@ -71,7 +87,7 @@ def test_the_gradient_is_scipys_convolution():
     kernel = model.layers[0].kernel.numpy()[:, :, 0, 0]
     image = tf.random.stateless_normal([1, 6, 7, 1], [5, 6])
     upstream = np.random.default_rng(0).normal(size=(4, 5)).astype("float32")
-    with tf.GradientTape() as tape, quick_gradients(model):
+    with tf.GradientTape() as tape, quick_gradients():
         tape.watch(image)
         out = model(image)
     found = tape.gradient(out, image, upstream[None, ..., None])
@@ -88,7 +104,7 @@ def test_gradients_have_gradients():
     for way in (quick_gradients, contextlib.nullcontext):
         with tf.GradientTape() as outer:
             outer.watch(images)
-            with tf.GradientTape() as inner, way(model):
+            with tf.GradientTape() as inner, way():
                 inner.watch(images)
                 total = tf.reduce_sum(model(images) ** 2)
             norm = tf.norm(inner.gradient(total, images))
@@ -126,7 +142,7 @@ def test_a_loop_may_carry_the_gradient(shape):
 
     def ascent(images):
         def step(total):
-            with tf.GradientTape() as tape, quick_gradients(model):
+            with tf.GradientTape() as tape, quick_gradients():
                 tape.watch(images)
                 out = model(images)
             return [total + tape.gradient(out, images)]
@@ -147,6 +163,7 @@ def test_a_layer_that_is_called_twice_adds_its_gradients_up():
     layer = layers.Conv2D(1, 3, padding="same", activation="tanh")
     images = keras.Input((8, 8, 1))
     model = keras.Model(images, layer(layer(images)))
+    prepare(model)
     check_alike(model, tf.random.stateless_normal([2, 8, 8, 1], [1, 2]))
 
 
@@ -164,9 +181,7 @@ def test_a_layer_that_is_called_twice_adds_its_gradients_up():
     ],
 )
 def test_other_convolutions_are_left_alone(shape, kwargs):
-    model = network(shape, **kwargs)
-    with quick_gradients(model):
-        assert not is_quick(model.layers[0])
+    assert not is_quick(network(shape, **kwargs))
 
 
 def test_subclasses_are_left_alone():
@@ -175,25 +190,26 @@ def test_subclasses_are_left_alone():
             return 2 * super().convolution_op(inputs, kernel)
 
     model = keras.Sequential([keras.Input([8, 8, 1]), Doubled(3, 3)])
-    with quick_gradients(model):
-        assert not is_quick(model.layers[0])
+    prepare(model)
+    assert not is_quick(model)
 
 
 def test_what_hides_the_method_already_stays():
-    model = network((8, 8, 1))
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Conv2D(3, 3)])
     layer = model.layers[0]
     usual = layer.convolution_op
     layer.convolution_op = lambda *inputs: 2 * usual(*inputs)
     mine, before = layer.convolution_op, model(np.ones([1, 8, 8, 1]))
-    with quick_gradients(model):
-        assert layer.convolution_op is mine
+    prepare(model)
+    assert layer.convolution_op is mine
     np.testing.assert_array_equal(model(np.ones([1, 8, 8, 1])), before)
 
 
-def test_a_model_that_is_not_built_is_left_alone():
+def test_a_model_that_is_built_later_is_quick_then():
     model = keras.Sequential([layers.Conv2D(3, 3)])
-    with quick_gradients(model):
-        assert not is_quick(model.layers[0])
+    prepare(model)
+    model.build((None, 8, 8, 1))
+    assert is_quick(model)
 
 
 @pytest.mark.parametrize("kind", ["GPU", "TPU"])
@@ -203,40 +219,55 @@ def test_an_accelerator_keeps_its_kernels(kind, monkeypatch):
         for name in ("CPU", kind)
     ]
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda: devices)
-    model = network((8, 8, 1))
-    with quick_gradients(model):
-        assert not is_quick(model.layers[0])
+    assert not is_quick(network((8, 8, 1)))
 
 
 def test_a_convolution_inside_a_nested_model_is_found():
-    inner = models.lenet()
-    model = keras.Sequential([keras.Input([28, 28, 1]), inner])
-    with quick_gradients(model):
-        assert is_quick(inner.get_layer("conv1"))
-        assert not is_quick(inner.get_layer("conv2"))
+    model = keras.Sequential([keras.Input([28, 28, 1]), models.lenet()])
+    assert not is_quick(model)
+    prepare(model)
+    assert is_quick(model)
 
 
-def test_the_model_is_as_before_once_all_have_left():
+def test_other_threads_have_the_layers_own_gradients():
     model = network((8, 8, 1))
-    config = model.get_config()
-    entered, leave = threading.Event(), threading.Event()
+    found = []
 
     def other():
-        with quick_gradients(model):
-            entered.set()
-            leave.wait(60)
+        found.append(is_quick(model, contextlib.nullcontext))
 
-    thread = threading.Thread(target=other)
-    with pytest.raises(ArithmeticError), quick_gradients(model):
+    with quick_gradients():
+        thread = threading.Thread(target=other)
         thread.start()
-        assert entered.wait(60)
-        raise ArithmeticError
-    assert is_quick(model.layers[0])
-    leave.set()
-    thread.join()
-    assert not is_quick(model.layers[0])
-    assert not module._users
+        thread.join()
+    assert found == [False]
+
+
+def test_passes_within_passes_end_one_by_one():
+    model = network((8, 8, 1))
+    with quick_gradients():
+        with pytest.raises(ArithmeticError), quick_gradients():
+            raise ArithmeticError
+        assert is_quick(model, contextlib.nullcontext)
+    assert not is_quick(model, contextlib.nullcontext)
+
+
+def test_a_trainers_model_is_of_keras_layers(tmp_path):
+    """Saved, copied and called by others, it is what it was."""
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Conv2D(3, 3)])
+    config = model.get_config()
+    Gaussian(model, sigma=0.5)
+    Gaussian(model, sigma=0.25)
+    assert is_quick(model)
+    assert not is_quick(model, contextlib.nullcontext)
     assert model.get_config() == config
+    model.save(tmp_path / "model.keras")
+    copies = [
+        keras.saving.load_model(tmp_path / "model.keras"),
+        keras.models.clone_model(model),
+        copy.deepcopy(model),
+    ]
+    assert not any(map(is_quick, copies))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +292,7 @@ def test_an_attack_within_a_training_step_is_quick(monkeypatch):
         asked.append(images)
         return tf.zeros_like(images)
 
-    monkeypatch.setattr(module, "_for_images", noticed)
+    monkeypatch.setattr(input_gradients, "_for_images", noticed)
     counts = []
     for trainer in (
         Gaussian(models.lenet(), sigma=0.5),
@@ -272,5 +303,4 @@ def test_an_attack_within_a_training_step_is_quick(monkeypatch):
         images, labels = np.zeros([4, 28, 28, 1]), np.arange(4)
         trainer.fit(images, labels, batch_size=4, verbose=0)
         counts.append(len(asked))
-        assert not is_quick(trainer.model.get_layer("conv1"))
     assert counts[1] > counts[0]

@@ -1,0 +1,369 @@
+"""The private interfaces of TensorFlow, Keras and argparse that are used here.
+
+All of them, and nothing else: elsewhere only public interfaces are called.
+Each has a test in `tests/unit/rs_keras/test_compat.py` that says what broke
+when a release moves it. Libraries are imported inside the functions, since the
+command line does without TensorFlow until a command needs it.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+# -- TensorFlow: what it prints ----------------------------------------------
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow with the process' standard error turned away.
+
+    Its C++ part notes processor features and missing GPU drivers before any
+    log level applies. They would bury the one line that matters on a command
+    line. What fails raises, as ever.
+
+    Example:
+
+    >>> import sys
+    >>> from rs_keras._compat import import_tensorflow
+    >>> import_tensorflow()
+    >>> "tensorflow" in sys.modules
+    True
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        kept = os.dup(2)
+    except OSError:
+        # There is no standard error to keep clean.
+        import tensorflow  # noqa: F401
+
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        import tensorflow  # noqa: F401
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def log_errors_only() -> Iterator[None]:
+    """Keeps TensorFlow from saying that sessions are old and files written."""
+    import tensorflow as tf
+
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+# -- TensorFlow: training ----------------------------------------------------
+
+
+def set_worker_timeout(jobs: Mapping[str, list[str]], timeout: float) -> None:
+    """Lets workers wait for each other `timeout` seconds; an hour by default.
+
+    `MultiWorkerMirroredStrategy` makes this setting itself, without a time,
+    unless the context has it already; there is no argument for it.
+
+    Args:
+        jobs: Addresses of the workers, by job, as in `TF_CONFIG`.
+        timeout: > 0.
+    """
+    from tensorflow.python.distribute import collective_all_reduce_strategy
+    from tensorflow.python.eager import context
+
+    # Where this message is defined depends on the version of TensorFlow.
+    messages = collective_all_reduce_strategy.coordination_config_pb2
+    tasks = [
+        messages.CoordinatedJob(name=job, num_tasks=len(names))
+        for job, names in jobs.items()
+    ]
+    first = "chief" if "chief" in jobs else "worker"
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{first}/replica:0/task:0",
+        cluster_register_timeout_in_ms=int(timeout * 1000),
+        coordinated_jobs=tasks,
+    )
+
+
+_autotune_lock = threading.Lock()
+# Threads in the context below, each as often as it has entered it.
+_autotune_threads: list[int] = []
+_create_device_dataset: Any = None
+
+
+@contextlib.contextmanager
+def device_queues_without_autotune() -> Iterator[None]:
+    """Makes iterators over several devices whose queues are not tuned.
+
+    For each device TensorFlow adds a data set of its own to the one that is
+    shared out, a queue of fixed length, and gives it default options: options
+    of the data set do not reach it, and no public setting does. So the
+    function that makes it is replaced within the context; other threads get
+    what it makes as it is.
+    """
+    global _create_device_dataset
+    from tensorflow.python.data.ops import multi_device_iterator_ops as module
+
+    thread = threading.get_ident()
+    with _autotune_lock:
+        if not _autotune_threads:
+            _create_device_dataset = module._create_device_dataset
+            module._create_device_dataset = _device_dataset
+        _autotune_threads.append(thread)
+    try:
+        yield
+    finally:
+        with _autotune_lock:
+            _autotune_threads.remove(thread)
+            if not _autotune_threads:
+                module._create_device_dataset = _create_device_dataset
+
+
+def _device_dataset(*args: Any, **kwargs: Any) -> Any:
+    import tensorflow as tf
+
+    data = _create_device_dataset(*args, **kwargs)
+    if threading.get_ident() not in _autotune_threads:
+        return data
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)
+
+
+def is_compiled_by_xla() -> bool:
+    """Returns whether the graph that is being traced is one for XLA.
+
+    Such a graph needs tensors whose sizes are known; TensorFlow tells its own
+    operations alone that they are in one.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    graph = tf.compat.v1.get_default_graph()
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+# -- TensorFlow: sessions ----------------------------------------------------
+
+
+def has_session_call() -> bool:
+    """Returns whether this TensorFlow has the calls that `run_session` makes.
+
+    The embedded server has public ones to do without: slower, with checks and
+    casts of their own.
+    """
+    try:
+        from tensorflow.python.client import pywrap_tf_session
+        from tensorflow.python.framework import c_api_util
+        from tensorflow.python.framework import ops
+    except ImportError:
+        return False
+    return (
+        hasattr(pywrap_tf_session, "TF_SessionRun_wrapper")
+        and hasattr(c_api_util, "tf_output")
+        and hasattr(ops, "dismantle_graph")
+    )
+
+
+def prepare_session(session: Any) -> None:
+    """Hands a session its whole graph, as `Session.run` does before it runs."""
+    session._extend_graph()
+
+
+def run_session(
+    session: Any,
+    feeds: Mapping[str, Any],
+    fetches: Sequence[str],
+    options: Any = None,
+) -> list[Any]:
+    """Runs a prepared session by the call below `Session.run`.
+
+    `Session.run` casts what is fed and checks shapes in Python; a server must
+    leave both to the runtime, whose errors clients know.
+
+    Args:
+        session: A `tf.compat.v1.Session`.
+        feeds: Arrays by tensor name.
+        fetches: Names of tensors; a bare operation means its output 0.
+        options: A `tf.compat.v1.RunOptions`.
+
+    Returns:
+        Arrays; a scalar string is `bytes`.
+    """
+    from tensorflow.python.client import pywrap_tf_session as c_api
+    from tensorflow.python.framework.c_api_util import tf_output
+
+    def endpoint(name: str) -> Any:
+        operation, _, index = name.partition(":")
+        operation = session.graph.get_operation_by_name(operation)
+        return tf_output(operation._c_op, int(index or 0))
+
+    buffer = None
+    if options is not None:
+        buffer = c_api.TF_NewBufferFromString(options.SerializeToString())
+    try:
+        return c_api.TF_SessionRun_wrapper(
+            session._session,
+            buffer,
+            {endpoint(name): value for name, value in feeds.items()},
+            [endpoint(name) for name in fetches],
+            [],
+            None,
+        )
+    finally:
+        if buffer is not None:
+            c_api.TF_DeleteBuffer(buffer)
+
+
+def dismantle_graph(graph: Any) -> None:
+    """Frees a graph that nobody uses any more.
+
+    It is large and full of cycles; a garbage collection finds them, but stops
+    every thread for some 0.3 s.
+    """
+    from tensorflow.python.framework import ops
+
+    ops.dismantle_graph(graph)
+
+
+# -- Keras -------------------------------------------------------------------
+
+
+def flat_layers(model: Any) -> list[Any]:
+    """Returns a model and all layers in it, those of nested models as well.
+
+    `Model.layers` gives the outermost ones alone, and layers that hold others
+    have no such list.
+    """
+    return list(model._flatten_layers())
+
+
+def casts_inputs(layer: Any) -> bool:
+    """Returns whether a layer casts its inputs to the type it computes in.
+
+    Functional models hand on what they are given.
+    """
+    return bool(layer._convert_input_args)
+
+
+def has_added_losses(layer: Any) -> bool:
+    """Returns whether the layer's last call left an `add_loss` behind.
+
+    `Layer.losses` also holds the penalties of weights, which do not depend on
+    the images of a pass.
+    """
+    return bool(layer._losses)
+
+
+def loss_tracker(model: Any) -> Any:
+    """Returns the metric that `compile` makes for the loss that is reported.
+
+    `Model.metrics` lists it without saying which one it is.
+    """
+    return model._loss_tracker
+
+
+def compiled_metrics(model: Any) -> Any:
+    """Returns the container of what `compile` was given to measure, or None.
+
+    A step that makes predictions of its own updates it with them; Keras'
+    `compute_metrics` would take one prediction an image.
+    """
+    return model._compile_metrics
+
+
+def decays(optimizer: Any, variable: Any) -> bool:
+    """Returns whether a variable is not excluded from weight decay.
+
+    What `exclude_from_weight_decay` was told is kept in private.
+    """
+    return bool(optimizer._use_weight_decay(variable))
+
+
+def slot_of(optimizer: Any, variable: Any) -> int:
+    """Returns where an optimizer's lists of slots have that of a variable."""
+    return int(optimizer._get_variable_index(variable))
+
+
+class keras_hook:
+    """Marks a method that Keras calls, and that has an underscore in Keras.
+
+    A class that overrides a method which no parent has any more would go on
+    without its effect; this fails when the class is made.
+
+    Raises:
+        RuntimeError: If no parent has the method.
+    """
+
+    def __init__(self, method: Callable) -> None:
+        self._method = method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not hasattr(super(owner, owner), name):
+            raise RuntimeError(
+                f"{owner.__name__}.{name} overrides a method of Keras that "
+                "this release does not have"
+            )
+        setattr(owner, name, self._method)
+
+
+# -- argparse ----------------------------------------------------------------
+
+
+def arguments_of(parser: Any) -> list[Any]:
+    """Returns the arguments that a parser or a group of one was given.
+
+    argparse has no way to list them; an error that names a file is to say by
+    which argument it came, and the documentation has a table of them.
+    """
+    return list(getattr(parser, "_group_actions", parser._actions))
+
+
+def groups_of(parser: Any) -> list[Any]:
+    """Returns the groups of a parser's arguments, which have titles.
+
+    argparse has no way to list them; each is a table in the documentation.
+    """
+    return list(parser._action_groups)
+
+
+def usage_of(parser: Any) -> str:
+    """Returns a parser's usage in 80 columns, without the word "usage".
+
+    argparse writes it below that word, as wide as the terminal is.
+    """
+    formatter = argparse.HelpFormatter(parser.prog, width=80)
+    groups = parser._mutually_exclusive_groups
+    formatter.add_usage(parser.usage, parser._actions, groups, "")
+    return formatter.format_help()
+
+
+def help_of(parser: Any, argument: Any) -> str:
+    """Returns an argument's help with defaults and choices filled in.
+
+    argparse fills them in where it prints a whole page.
+    """
+    formatter = argparse.HelpFormatter(parser.prog)
+    return formatter._expand_help(argument) if argument.help else ""
+
+
+def values_of(argument: Any) -> str:
+    """Returns how an argument's values are written, such as `[FILE ...]`.
+
+    argparse writes them where it prints a whole page.
+    """
+    formatter = argparse.HelpFormatter("")
+    return formatter._format_args(argument, argument.dest.upper())
