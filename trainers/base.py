@@ -28,7 +28,7 @@ class SmoothTrainer(NoisyModel):
     """Trains a classifier to be smoothed with Gaussian noise.
 
     A method is a subclass. It names its losses in `loss_names`, draws what is
-    random in `draw`, and computes in `_losses_and_logits` one value an example
+    random in `draw`, and computes in `losses_and_logits` one value an example
     for each loss, with the noisy logits that it came by. All else is here: one
     update of
 
@@ -56,7 +56,7 @@ class SmoothTrainer(NoisyModel):
     >>> from rs_keras.losses import cross_entropy, labels_of
     >>> from rs_keras.trainers import SGD, SmoothTrainer
     >>> class Hardest(SmoothTrainer):
-    ...     def _losses_and_logits(self, images, targets, draw):
+    ...     def losses_and_logits(self, images, targets, draw):
     ...         logits = self.noisy_logits(images, draw["noise"])
     ...         losses = cross_entropy(labels_of(targets), logits)
     ...         return {"ce": tf.reduce_max(losses, axis=0)}, logits
@@ -105,7 +105,7 @@ class SmoothTrainer(NoisyModel):
         with replicas.counting(images):
             draw = self._draw_for(rows, goals, place, tf.shape(images)[0])
         with replicas.counting(images), tf.GradientTape() as tape:
-            losses, logits = self._losses_and_logits(rows, goals, draw)
+            losses, logits = self.losses_and_logits(rows, goals, draw)
             losses = self._counted(losses, images, weights)
             total = tf.add_n(list(losses.values()))
             penalty = self._penalty(total.dtype)

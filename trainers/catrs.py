@@ -16,7 +16,6 @@ from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
 from rs_keras.losses import smoothed
-from rs_keras.trainers._step import draws
 from rs_keras.trainers._step.input_gradients import only_cpus
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
@@ -122,13 +121,11 @@ class CATRS(SmoothTrainer):
         K is the number of copies whose `uniform` is below p.
         """
         draw = super().draw(images, seed, first)
-        images, shape = self._floats(images), [self.num_noise]
-        uniform = draws.uniform(
-            images, seed, first, shape, draws.UNIFORM_STREAM
-        )
+        copies = (self.num_noise,)
+        uniform = self.uniform(images, seed, first, copies, stream=1)
         return {**draw, "uniform": tf.transpose(uniform)}
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         labels = labels_of(targets)
@@ -197,7 +194,9 @@ class CATRS(SmoothTrainer):
             and only_cpus()
         )
 
-    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
+    def adversarial_inputs(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> Draw:
         """Finds what a step would, after its first pass, and undoes the pass.
 
         The statistics that the pass leaves behind are what the attack sees.

@@ -78,10 +78,10 @@ class Consistency(SmoothTrainer):
             )
         self.adversary = adversary
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
-        x = self._attack(images, targets, draw).get("adv", images)
+        x = self.adversarial_inputs(images, targets, draw).get("adv", images)
         logits = self.noisy_logits(x, draw["noise"])
         ce = tf.reduce_mean(cross_entropy(labels_of(targets), logits), axis=0)
         mean = smoothed(logits)
@@ -95,12 +95,14 @@ class Consistency(SmoothTrainer):
         }
         return losses, logits
 
-    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
+    def adversarial_inputs(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> Draw:
         if self.adversary is None:
             return {}
         return {
             "adv": self.adversary(
-                self._classifier(draw["noise"]),
+                self.noisy_classifier(draw["noise"]),
                 images,
                 labels_of(targets),
                 self.warmup_factor,

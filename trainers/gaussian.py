@@ -52,7 +52,7 @@ class Gaussian(SmoothTrainer):
     ) -> None:
         super().__init__(model, sigma, num_noise=num_noise, **kwargs)
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         logits = self.noisy_logits(images, draw["noise"])

@@ -88,7 +88,7 @@ class MACER(SmoothTrainer):
             return 0.0
         return super().warmup(epoch)
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         labels = labels_of(targets)

@@ -83,15 +83,17 @@ class SmoothAdv(SmoothTrainer):
             adversary = kind(self.steps, self.epsilon)
         self._find = adversary
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
-        adv = self._attack(images, targets, draw)["adv"]
+        adv = self.adversarial_inputs(images, targets, draw)["adv"]
         logits = self.noisy_logits(adv, draw["noise"])
         loss = cross_entropy(labels_of(targets), logits)
         return {"ce": tf.reduce_mean(loss, axis=0)}, logits
 
-    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
-        classify = self._classifier(draw["noise"])
+    def adversarial_inputs(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> Draw:
+        classify = self.noisy_classifier(draw["noise"])
         labels = labels_of(targets)
         return {"adv": self._find(classify, images, labels, self.warmup_factor)}

@@ -57,7 +57,7 @@ class Stability(SmoothTrainer):
         super().__init__(model, sigma, **kwargs)
         self.weight = check_not_negative("weight", weight)
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         noise = draw["noise"]
