@@ -18,6 +18,7 @@ from rs_keras.trainers._step.noisy_model import Draw as Draw
 from rs_keras.trainers._step.noisy_model import Losses as Losses
 from rs_keras.trainers._step.noisy_model import NoisyModel
 from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
+from rs_keras.trainers.tuning.ranges import Range
 
 # Training steps count from 0, so evaluation has this one to itself.
 EVALUATION_STEP = -1
@@ -29,8 +30,8 @@ class SmoothTrainer(NoisyModel):
 
     A method is a subclass. It names its losses in `loss_names`, draws what is
     random in `draw`, and computes in `losses_and_logits` one value an example
-    for each loss, with the noisy logits that it came by. All else is here: one
-    update of
+    for each loss, with the noisy logits that it came by; `search_space` says
+    what a sweep varies. All else is here: one update of
 
         loss = sum(sample_weight * sum(losses.values())) / global_batch_size
                + sum(model.losses)
@@ -75,6 +76,8 @@ class SmoothTrainer(NoisyModel):
     >>> trainer.begin_epoch(0)
     >>> float(trainer.warmup_factor.numpy())
     0.5
+    >>> trainer.search_space(sigma=0.25)
+    {}
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -94,6 +97,19 @@ class SmoothTrainer(NoisyModel):
             aggregation="only_first_replica",
             name=name,
         )
+
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies of the arguments of `__init__`.
+
+        Args:
+            sigma: Of the noise, for ranges in proportion to it.
+
+        Returns:
+            Ranges of `rs_keras.trainers.tuning.search_spaces` by name. A sweep
+            adds the learning rate.
+        """
+        return {}
 
     # -- steps ---------------------------------------------------------------
 

@@ -20,6 +20,9 @@ from rs_keras.trainers._step.input_gradients import only_cpus
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Choice
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 # Images are attacked by so many: oneDNN prepares each operation anew for each
 # size of batch that it meets.
@@ -109,6 +112,15 @@ class CATRS(SmoothTrainer):
             else check_count("doubled_from", doubled_from, 0)
         )
         self._find = NoiseAscent(self.steps, self.epsilon)
+
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {
+            "weight": Log(0.25, 4.0),
+            "epsilon": Log(0.25, 2.0),
+            "steps": Choice((2, 4, 8)),
+        }
 
     def warmup(self, epoch: int) -> float:
         """Returns the factor of epsilon in an epoch, counted from 0."""

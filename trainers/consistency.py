@@ -13,6 +13,8 @@ from rs_keras.losses import smoothed
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -77,6 +79,11 @@ class Consistency(SmoothTrainer):
                 f"Received: adversary={adversary!r}"
             )
         self.adversary = adversary
+
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {"weight": Log(1.0, 40.0), "entropy_weight": Log(0.05, 1.0)}
 
     def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw

@@ -14,6 +14,8 @@ from rs_keras.losses import smoothed
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -81,6 +83,11 @@ class MACER(SmoothTrainer):
         self.deferred_epochs = check_count(
             "deferred_epochs", deferred_epochs, 0
         )
+
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {"weight": Log(1.0, 32.0), "gamma": Log(2.0, 16.0)}
 
     def warmup(self, epoch: int) -> float:
         """Returns 0 in the deferred epochs, else the base class's factor."""

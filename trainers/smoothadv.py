@@ -14,6 +14,9 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Choice
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -82,6 +85,11 @@ class SmoothAdv(SmoothTrainer):
             kind = adversaries.PGD if adversary == "pgd" else adversaries.DDN
             adversary = kind(self.steps, self.epsilon)
         self._find = adversary
+
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {"epsilon": Log(0.25, 2.0), "steps": Choice((2, 4, 10))}
 
     def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
