@@ -16,7 +16,6 @@ from rs_keras import adversaries
 from rs_keras import datasets
 from rs_keras import models
 from rs_keras import noise
-from rs_keras.adversaries import gradients
 from rs_keras.trainers import SGD
 from rs_keras.trainers import SmoothAdv
 
@@ -24,7 +23,7 @@ SIGMA, EPSILON, COPIES = 0.25, 0.75, 4
 
 
 @keras.saving.register_keras_serializable("examples")
-class Momentum(gradients.Adversary):
+class Momentum(adversaries.Adversary):
     """v = decay * v + g / |g|;  x = clip(project(x + size * v / |v|))."""
 
     def __init__(self, steps, epsilon, decay=0.75):
@@ -35,17 +34,17 @@ class Momentum(gradients.Adversary):
         size = 2.0 * radius / self.steps
 
         def loss_of(x):
-            return gradients.smoothed_loss(classify(x), labels)
+            return adversaries.smoothed_loss(classify(x), labels)
 
         def step(_, x, velocity):
-            gradient = gradients.gradient_of(loss_of, x)
-            velocity = self.decay * velocity + gradients.unit(gradient)
-            x += size * gradients.unit(velocity)
-            x = images + gradients.project(x - images, radius)
+            gradient = adversaries.gradient_of(loss_of, x)
+            velocity = self.decay * velocity + adversaries.unit(gradient)
+            x += size * adversaries.unit(velocity)
+            x = images + adversaries.project(x - images, radius)
             return tf.clip_by_value(x, 0.0, 1.0), velocity
 
         start = images, tf.zeros_like(images)
-        return tf.stop_gradient(gradients.repeat(step, start, self.steps)[0])
+        return tf.stop_gradient(adversaries.repeat(step, start, self.steps)[0])
 
 
 def train(adversary):

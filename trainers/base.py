@@ -20,6 +20,7 @@ from rs_keras.trainers._step.noisy_model import Draw as Draw
 from rs_keras.trainers._step.noisy_model import Losses as Losses
 from rs_keras.trainers._step.noisy_model import NoisyModel
 from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
+from rs_keras.trainers.tuning.ranges import Range
 
 # Training steps count from 0, so evaluation has this one to itself.
 EVALUATION_STEP = -1
@@ -30,9 +31,9 @@ class SmoothTrainer(NoisyModel):
     """Trains a classifier to be smoothed with Gaussian noise.
 
     A method is a subclass. It names its losses in `loss_names`, draws what is
-    random in `draw`, and computes in `_losses_and_logits` one value an example
-    for each loss, with the noisy logits that it came by. All else is here: one
-    update of
+    random in `draw`, and computes in `losses_and_logits` one value an example
+    for each loss, with the noisy logits that it came by; `search_space` says
+    what a sweep varies. All else is here: one update of
 
         loss = sum(sample_weight * sum(losses.values())) / global_batch_size
                + sum(model.losses)
@@ -58,7 +59,7 @@ class SmoothTrainer(NoisyModel):
     >>> from rs_keras.losses import cross_entropy, labels_of
     >>> from rs_keras.trainers import SGD, SmoothTrainer
     >>> class Hardest(SmoothTrainer):
-    ...     def _losses_and_logits(self, images, targets, draw):
+    ...     def losses_and_logits(self, images, targets, draw):
     ...         logits = self.noisy_logits(images, draw["noise"])
     ...         losses = cross_entropy(labels_of(targets), logits)
     ...         return {"ce": tf.reduce_max(losses, axis=0)}, logits
@@ -78,6 +79,8 @@ class SmoothTrainer(NoisyModel):
     >>> trainer.begin_epoch(0)
     >>> float(trainer.warmup_factor.numpy())
     0.5
+    >>> trainer.search_space(sigma=0.25)
+    {}
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -98,6 +101,19 @@ class SmoothTrainer(NoisyModel):
             name=name,
         )
 
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies of the arguments of `__init__`.
+
+        Args:
+            sigma: Of the noise, for ranges in proportion to it.
+
+        Returns:
+            Ranges of `rs_keras.trainers.tuning.search_spaces` by name. A sweep
+            adds the learning rate.
+        """
+        return {}
+
     # -- steps ---------------------------------------------------------------
 
     def train_step(self, data: Any) -> dict[str, Any]:
@@ -108,7 +124,7 @@ class SmoothTrainer(NoisyModel):
         with replicas.counting(images):
             draw = self._draw_for(rows, goals, place, tf.shape(images)[0])
         with replicas.counting(images), tf.GradientTape() as tape:
-            losses, logits = self._losses_and_logits(rows, goals, draw)
+            losses, logits = self.losses_and_logits(rows, goals, draw)
             losses = self._counted(losses, images, weights)
             total = tf.add_n(list(losses.values()))
             penalty = self._penalty(total.dtype)

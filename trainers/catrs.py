@@ -16,11 +16,13 @@ from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
 from rs_keras.losses import smoothed
-from rs_keras.trainers._step import draws
 from rs_keras.trainers._step.input_gradients import only_cpus
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Choice
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 # Images are attacked by so many: oneDNN prepares each operation anew for each
 # size of batch that it meets.
@@ -111,6 +113,15 @@ class CATRS(SmoothTrainer):
         )
         self._find = NoiseAscent(self.steps, self.epsilon)
 
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {
+            "weight": Log(0.25, 4.0),
+            "epsilon": Log(0.25, 2.0),
+            "steps": Choice((2, 4, 8)),
+        }
+
     def warmup(self, epoch: int) -> float:
         """Returns the factor of epsilon in an epoch, counted from 0."""
         late = self.doubled_from is not None and epoch >= self.doubled_from
@@ -122,13 +133,11 @@ class CATRS(SmoothTrainer):
         K is the number of copies whose `uniform` is below p.
         """
         draw = super().draw(images, seed, first)
-        images, shape = self._floats(images), [self.num_noise]
-        uniform = draws.uniform(
-            images, seed, first, shape, draws.UNIFORM_STREAM
-        )
+        copies = (self.num_noise,)
+        uniform = self.uniform(images, seed, first, copies, stream=1)
         return {**draw, "uniform": tf.transpose(uniform)}
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         labels = labels_of(targets)
@@ -196,7 +205,9 @@ class CATRS(SmoothTrainer):
             and only_cpus()
         )
 
-    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
+    def adversarial_inputs(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> Draw:
         """Finds what a step would, after its first pass, and undoes the pass.
 
         The statistics that the pass leaves behind are what the attack sees.

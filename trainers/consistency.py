@@ -13,6 +13,8 @@ from rs_keras.losses import smoothed
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -78,10 +80,15 @@ class Consistency(SmoothTrainer):
             )
         self.adversary = adversary
 
-    def _losses_and_logits(
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {"weight": Log(1.0, 40.0), "entropy_weight": Log(0.05, 1.0)}
+
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
-        x = self._attack(images, targets, draw).get("adv", images)
+        x = self.adversarial_inputs(images, targets, draw).get("adv", images)
         logits = self.noisy_logits(x, draw["noise"])
         ce = tf.reduce_mean(cross_entropy(labels_of(targets), logits), axis=0)
         mean = smoothed(logits)
@@ -95,12 +102,14 @@ class Consistency(SmoothTrainer):
         }
         return losses, logits
 
-    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
+    def adversarial_inputs(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> Draw:
         if self.adversary is None:
             return {}
         return {
             "adv": self.adversary(
-                self._classifier(draw["noise"]),
+                self.noisy_classifier(draw["noise"]),
                 images,
                 labels_of(targets),
                 self.warmup_factor,

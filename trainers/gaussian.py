@@ -10,6 +10,8 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Choice
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -52,7 +54,12 @@ class Gaussian(SmoothTrainer):
     ) -> None:
         super().__init__(model, sigma, num_noise=num_noise, **kwargs)
 
-    def _losses_and_logits(
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {"num_noise": Choice((1, 2, 4))}
+
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         logits = self.noisy_logits(images, draw["noise"])

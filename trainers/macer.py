@@ -14,6 +14,8 @@ from rs_keras.losses import smoothed
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -82,13 +84,18 @@ class MACER(SmoothTrainer):
             "deferred_epochs", deferred_epochs, 0
         )
 
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {"weight": Log(1.0, 32.0), "gamma": Log(2.0, 16.0)}
+
     def warmup(self, epoch: int) -> float:
         """Returns 0 in the deferred epochs, else the base class's factor."""
         if epoch < self.deferred_epochs:
             return 0.0
         return super().warmup(epoch)
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         labels = labels_of(targets)

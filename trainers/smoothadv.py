@@ -14,6 +14,9 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Choice
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -83,15 +86,22 @@ class SmoothAdv(SmoothTrainer):
             adversary = kind(self.steps, self.epsilon)
         self._find = adversary
 
-    def _losses_and_logits(
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {"epsilon": Log(0.25, 2.0), "steps": Choice((2, 4, 10))}
+
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
-        adv = self._attack(images, targets, draw)["adv"]
+        adv = self.adversarial_inputs(images, targets, draw)["adv"]
         logits = self.noisy_logits(adv, draw["noise"])
         loss = cross_entropy(labels_of(targets), logits)
         return {"ce": tf.reduce_mean(loss, axis=0)}, logits
 
-    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
-        classify = self._classifier(draw["noise"])
+    def adversarial_inputs(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> Draw:
+        classify = self.noisy_classifier(draw["noise"])
         labels = labels_of(targets)
         return {"adv": self._find(classify, images, labels, self.warmup_factor)}

@@ -15,10 +15,13 @@ from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
 from rs_keras.losses import smoothed
-from rs_keras.trainers._step import draws
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Choice
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Per
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -113,18 +116,28 @@ class SmoothMix(SmoothTrainer):
         self._first = Ascent(alone, step_size, max_norm)
         self._rest = Ascent(self.steps - alone, step_size, max_norm)
 
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        # steps * step_size / sigma is 8 in the published settings on MNIST and
+        # CIFAR-10; section 4 and appendix H advise to keep it.
+        return {
+            "eta": Log(0.5, 20.0),
+            "steps": Choice((1, 2, 4, 8)),
+            "one_step_adversary": Choice((False, True)),
+            "step_size": Per(8.0 * sigma, "steps"),
+        }
+
     def draw(self, images: Any, seed: Any, first: Any = 0) -> Draw:
         """Adds `mix`, [B] in [0, 1/2), to the noise."""
         draw = super().draw(images, seed, first)
-        images = self._floats(images)
-        mix = draws.uniform(images, seed, first, [], draws.MIX_STREAM)
-        return {**draw, "mix": mix / 2}
+        return {**draw, "mix": self.uniform(images, seed, first) / 2}
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         labels, noise = labels_of(targets), draw["noise"]
-        found = self._attack(images, targets, draw)
+        found = self.adversarial_inputs(images, targets, draw)
         logits = self.noisy_logits(found["init"], noise)
         mean = smoothed(logits)
         share = draw["mix"][:, None, None, None]
@@ -141,9 +154,11 @@ class SmoothMix(SmoothTrainer):
         }
         return losses, logits
 
-    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
+    def adversarial_inputs(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> Draw:
         labels = labels_of(targets)
-        classify = self._classifier(draw["noise"])
+        classify = self.noisy_classifier(draw["noise"])
         init = self._first(classify, images, labels)
         adv = self._rest(classify, images, labels, start=init)
         if self._first.steps:

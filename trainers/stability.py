@@ -11,6 +11,8 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Range
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -57,7 +59,12 @@ class Stability(SmoothTrainer):
         super().__init__(model, sigma, **kwargs)
         self.weight = check_not_negative("weight", weight)
 
-    def _losses_and_logits(
+    @classmethod
+    def search_space(cls, sigma: float) -> dict[str, Range]:
+        """Returns what a sweep varies."""
+        return {"weight": Log(0.5, 8.0)}
+
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         noise = draw["noise"]

@@ -20,16 +20,8 @@ import rs_keras
 # In a checkout they lie beside the folder `rs_keras`, not in it.
 ROOMS = ("trainers", "export", "serving")
 
-# The trainers that are methods of papers, in their order.
-METHODS = (
-    "Gaussian",
-    "Stability",
-    "SmoothAdv",
-    "MACER",
-    "Consistency",
-    "SmoothMix",
-    "CATRS",
-)
+# Registers the trainers that are methods of papers, in their order.
+METHODS = "rs_keras.trainers.methods"
 
 # Packages each of whose names has a page to itself.
 OPEN = ("rs_keras", "rs_keras.trainers", "rs_keras.serving")
@@ -95,11 +87,13 @@ class Page:
         group: Its heading in the navigation.
         identifier: Of the module or name.
         members: Names of the module; None for a page about one name.
+        is_a_method: Whether the name is a method of a paper.
     """
 
     group: str
     identifier: str
     members: tuple[str, ...] | None
+    is_a_method: bool = False
 
     @property
     def is_a_name(self) -> bool:
@@ -119,7 +113,7 @@ class Page:
         options: dict[str, object] = {"members": list(self.members or ())}
         if self.is_a_name:
             # A method's page is about the method: the base has its own.
-            options = {"inherited_members": self.title not in METHODS}
+            options = {"inherited_members": not self.is_a_method}
         lines = [f"---\ntitle: {self.title}\n---", f"::: {self.identifier}"]
         lines += ["    options:"]
         lines += [f"      {name}: {value}" for name, value in options.items()]
@@ -129,10 +123,20 @@ class Page:
 def exported(sources: Path, module: str) -> tuple[str, ...]:
     """Returns a module's `__all__`, as its source has it; () for none."""
     found: dict[str, ast.expr] = {}
+    others: tuple[str, ...] = ()
     for node in ast.parse(_file_of(sources, module).read_text()).body:
         if isinstance(node, ast.Assign):
             found[ast.unparse(node.targets[0])] = node.value
-    return _names_in(found)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            others += imported(sources, str(node.module))
+    return _names_in(found) + others
+
+
+def imported(sources: Path, module: str) -> tuple[str, ...]:
+    """Returns the names that a module imports, in the order of its source."""
+    body = ast.parse(_file_of(sources, module).read_text()).body
+    imports = [node for node in body if isinstance(node, ast.ImportFrom)]
+    return tuple(alias.name for node in imports for alias in node.names)
 
 
 def _names_in(found: dict[str, ast.expr]) -> tuple[str, ...]:
@@ -153,6 +157,7 @@ def pages(sources: Path) -> Iterator[Page]:
     """Yields all pages, in the order of the navigation."""
     entries = _entries(sources)
     modules = {module for _, module, _ in entries}
+    methods = imported(sources, METHODS)
     for group, module, given in entries:
         listed = exported(sources, module)
         names = tuple(
@@ -167,7 +172,7 @@ def pages(sources: Path) -> Iterator[Page]:
             yield Page(group, module, names)
             continue
         for name in names:
-            yield Page(group, f"{module}.{name}", None)
+            yield Page(group, f"{module}.{name}", None, name in methods)
 
 
 def _is_shown_above(sources: Path, module: str, name: str) -> bool:
@@ -222,12 +227,13 @@ def index(pages: Iterable[Page], package: Package) -> str:
 def formulas(package: Package) -> str:
     """Returns Markdown: each method, to the end of its formula."""
     lines = []
-    for method in METHODS:
+    trainers = package.members["trainers"].members["methods"].members
+    for method in trainers:
         identifier = f"rs_keras.trainers.{method}"
         told = _paragraphs(package, identifier)
-        ends = [n for n, text in enumerate(told) if text.startswith("    ")]
+        blocks = (n for n, text in enumerate(told) if text.startswith("    "))
         heading = f"## [{method}][{identifier}]"
-        lines += [heading, *told[: ends[0] + 1]]
+        lines += [heading, *told[: next(blocks, 0) + 1]]
     return "\n\n".join(lines)
 
 

@@ -31,8 +31,8 @@ def norms(x: tf.Tensor) -> tf.Tensor:
     Example:
 
     >>> import tensorflow as tf
-    >>> from rs_keras.adversaries import gradients
-    >>> found = gradients.norms(tf.ones([5, 2, 2, 1]))
+    >>> from rs_keras import adversaries
+    >>> found = adversaries.norms(tf.ones([5, 2, 2, 1]))
     >>> found.shape.as_list(), found.numpy().ravel().tolist()
     ([5, 1, 1, 1], [2.0, 2.0, 2.0, 2.0, 2.0])
     """
@@ -54,9 +54,9 @@ def unit(gradient: tf.Tensor, floor: float = 0.0) -> tf.Tensor:
     Example:
 
     >>> import tensorflow as tf
-    >>> from rs_keras.adversaries import gradients
+    >>> from rs_keras import adversaries
     >>> gradients = tf.constant([[3.0, 4.0], [0.0, 0.0]])[:, None, None]
-    >>> gradients.unit(gradients)[:, 0, 0].numpy().round(3)
+    >>> adversaries.unit(gradients)[:, 0, 0].numpy().round(3)
     array([[0.6, 0.8], [0. , 0. ]], dtype=float32)
     """
     return tf.math.divide_no_nan(gradient, norms(gradient) + floor)
@@ -75,9 +75,9 @@ def project(delta: tf.Tensor, radius: Any) -> tf.Tensor:
     Example:
 
     >>> import tensorflow as tf
-    >>> from rs_keras.adversaries import gradients
+    >>> from rs_keras import adversaries
     >>> delta = tf.fill([1, 2, 2, 1], 1.0)
-    >>> bool(abs(gradients.project(delta, 1.0)[0, 0, 0, 0] - 0.5) < 1e-6)
+    >>> bool(abs(adversaries.project(delta, 1.0)[0, 0, 0, 0] - 0.5) < 1e-6)
     True
     """
     radius = tf.cast(radius, delta.dtype)
@@ -98,9 +98,9 @@ def smoothed_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     Example:
 
     >>> import tensorflow as tf
-    >>> from rs_keras.adversaries import gradients
+    >>> from rs_keras import adversaries
     >>> p = tf.constant([[[0.9, 0.1]], [[0.7, 0.3]]])  # two copies, mean 0.8
-    >>> loss = gradients.smoothed_loss(tf.math.log(p), tf.constant([0]))
+    >>> loss = adversaries.smoothed_loss(tf.math.log(p), tf.constant([0]))
     >>> tf.exp(-loss).numpy().round(3)
     array([0.8], dtype=float32)
     """
@@ -121,8 +121,8 @@ def gradient_of(loss_of: Classify, x: tf.Tensor) -> tf.Tensor:
     Example:
 
     >>> import tensorflow as tf
-    >>> from rs_keras.adversaries import gradients
-    >>> gradients.gradient_of(tf.square, tf.constant([1.0, 3.0])).numpy()
+    >>> from rs_keras import adversaries
+    >>> adversaries.gradient_of(tf.square, tf.constant([1.0, 3.0])).numpy()
     array([2., 6.], dtype=float32)
     """
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -148,10 +148,10 @@ def repeat(step: Callable, state: tuple, times: int) -> tuple:
 
     Example:
 
-    >>> from rs_keras.adversaries import gradients
+    >>> from rs_keras import adversaries
     >>> def step(i, total, last):
     ...     return total + int(i), int(i)
-    >>> gradients.repeat(step, (0, None), times=4)
+    >>> adversaries.repeat(step, (0, None), times=4)
     (6, 3)
     """
     for i in range(times):
@@ -166,8 +166,8 @@ class Adversary:
 
     Example:
 
-    >>> from rs_keras.adversaries import gradients
-    >>> class Brighter(gradients.Adversary):
+    >>> from rs_keras import adversaries
+    >>> class Brighter(adversaries.Adversary):
     ...     def __init__(self, by):
     ...         self.by = by
     ...

@@ -4,7 +4,9 @@ rs-keras train mnist --method smoothmix --sigma 1.0 --out runs/mnist
 """
 
 import argparse
+import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,12 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _methods() -> list[str]:
+    """Returns the names of the methods without importing TensorFlow.
+
+    Importing `trainers/methods.py`, the list of them, would.
+    """
+    spec = importlib.util.find_spec("rs_keras.trainers")
+    [folder] = (spec and spec.submodule_search_locations) or []
+    text = Path(folder, "methods.py").read_text(encoding="utf-8")
+    return re.findall(r"^from rs_keras\.trainers\.(\w+) import", text, re.M)
+
+
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is trained")
     group.add_argument(
         "--method",
-        help="gaussian, stability, smoothadv, macer, consistency, smoothmix, "
-        "catrs, or a variant such as smoothmix_onestep",
+        help=f"{', '.join(_methods())}, or a variant such as smoothmix_onestep",
     )
     group.add_argument(
         "--sigma", type=float, help="of the noise, pixels in [0, 1]"

@@ -45,7 +45,8 @@ rs_keras.trainers._step.draws rs_keras.trainers._step.noisy_model
 rs_keras.trainers.callbacks rs_keras.trainers.recipes.recipe
 rs_keras.trainers.recipes.registry rs_keras.trainers.runs.snapshots
 rs_keras.trainers.runs.training rs_keras.trainers.tuning.hypermodel
-rs_keras.trainers.tuning.search_spaces rs_keras.trainers.tuning.sweeps
+rs_keras.trainers.tuning.ranges rs_keras.trainers.tuning.search_spaces
+rs_keras.trainers.tuning.sweeps
 """.split()
 
 SECTIONS = (

@@ -1,6 +1,7 @@
 """What every trainer must do, each row of the table the same."""
 
 import functools
+import inspect
 
 import keras
 import numpy as np
@@ -12,27 +13,37 @@ from rs_keras import adversaries
 from rs_keras import trainers
 from rs_keras.trainers import SGD
 
+# Arguments that make a method quick; a method without an entry has those of
+# `SMALL` that it takes.
+SMALL = {"num_noise": 2, "steps": 2}
+ARGUMENTS = {
+    "Stability": {"weight": 1.5},
+    "SmoothAdv": {"warmup_epochs": 3},
+    "MACER": {"num_noise": 4, "weight": 0.5},
+    "Consistency": {"adversary": adversaries.PGD(2, 0.5, order="project_clip")},
+    "SmoothMix": {"one_step_max_norm": 0.5},
+}
+
+
+def small(method):
+    """Returns a maker of a method's trainers with the arguments above."""
+    taken = inspect.signature(method).parameters
+    arguments = {name: SMALL[name] for name in SMALL if name in taken}
+    own = ARGUMENTS.get(method.__name__, {})
+    return functools.partial(method, **arguments | own)
+
+
 TABLE = {
-    "gaussian": functools.partial(trainers.Gaussian, num_noise=2),
-    "stability": functools.partial(trainers.Stability, weight=1.5),
-    "smoothadv": functools.partial(
-        trainers.SmoothAdv, num_noise=2, steps=2, warmup_epochs=3
-    ),
+    **{
+        method.__module__.rpartition(".")[2]: small(method)
+        for method in vars(trainers.methods).values()
+        if inspect.isclass(method)
+    },
     "smoothadv_ddn": functools.partial(
         trainers.SmoothAdv,
         num_noise=2,
         adversary=adversaries.DDN(2, 0.5, init_norm=0.3),
     ),
-    "macer": functools.partial(trainers.MACER, num_noise=4, weight=0.5),
-    "consistency": functools.partial(
-        trainers.Consistency,
-        num_noise=2,
-        adversary=adversaries.PGD(2, 0.5, order="project_clip"),
-    ),
-    "smoothmix": functools.partial(
-        trainers.SmoothMix, num_noise=2, steps=2, one_step_max_norm=0.5
-    ),
-    "catrs": functools.partial(trainers.CATRS, num_noise=2, steps=2),
 }
 RNG = np.random.default_rng(0)
 # Bright images of class 1, dark ones of class 0, some of either for class 2.

@@ -9,8 +9,7 @@ from rs_keras import noise
 # Streams under the seed of one step: stream j is the noise of copy j, and
 # these lie above any number of copies.
 MOST_COPIES = 1 << 14
-MIX_STREAM = MOST_COPIES
-UNIFORM_STREAM = MOST_COPIES + 1
+METHOD_STREAMS = (MOST_COPIES, MOST_COPIES + 1)
 SIGMA_STREAM = MOST_COPIES + 2
 
 
@@ -67,7 +66,7 @@ def uniform(
     >>> from rs_keras.trainers._step import draws
     >>> images = tf.zeros([6, 28, 28, 1])
     >>> found = draws.uniform(
-    ...     images, [7, 0], 0, shape=[2], stream=draws.MIX_STREAM)
+    ...     images, [7, 0], 0, shape=[2], stream=draws.METHOD_STREAMS[0])
     >>> found.shape.as_list(), bool(tf.reduce_all((found >= 0) & (found < 1)))
     ([6, 2], True)
     """

@@ -51,7 +51,8 @@ class NoisyModel(keras.Model):
 
     >>> import keras
     >>> import numpy as np
-    >>> from rs_keras.adversaries import gradients
+    >>> import tensorflow as tf
+    >>> from rs_keras import adversaries
     >>> from rs_keras.trainers import SmoothAdv
     >>> model = keras.Sequential(
     ...     [keras.Input([8, 8, 1]), keras.layers.Flatten(),
@@ -68,11 +69,25 @@ class NoisyModel(keras.Model):
     >>> {name: loss.shape.as_list() for name, loss in losses.items()}
     {'ce': [6]}
     >>> found = trainer.attack(images, labels, draw)["adv"]
-    >>> round(float(gradients.norms(found - images).numpy().max()), 3)
+    >>> round(float(adversaries.norms(found - images).numpy().max()), 3)
     0.5
     >>> logits = trainer.noisy_logits(images, draw["noise"], training=False)
     >>> logits.shape.as_list()
     [4, 6, 2]
+    >>> trainer.uniform(images, seed=[7, 0], first=0).shape.as_list()
+    [6]
+
+    What a method overrides gets tensors:
+
+    >>> images, labels = tf.constant(images, tf.float32), tf.constant(labels)
+    >>> classify = trainer.noisy_classifier(draw["noise"])
+    >>> bool(tf.reduce_all(classify(images) == logits))
+    True
+    >>> list(trainer.adversarial_inputs(images, labels, draw))
+    ['adv']
+    >>> losses, logits = trainer.losses_and_logits(images, labels, draw)
+    >>> list(losses), logits.shape.as_list()
+    (['ce'], [4, 6, 2])
     """
 
     loss_names: tuple[str, ...] = ("ce",)
@@ -151,6 +166,34 @@ class NoisyModel(keras.Model):
         noise = draws.gaussian(images, seed, first, self.num_noise, self.sigma0)
         return {"noise": noise}
 
+    def uniform(
+        self,
+        images: Any,
+        seed: Any,
+        first: Any,
+        shape: tuple[int, ...] = (),
+        stream: int = 0,
+    ) -> tf.Tensor:
+        """Draws uniform random numbers, for methods that override `draw`.
+
+        Args:
+            images: As in `draw`.
+            seed: As in `draw`.
+            first: As in `draw`.
+            shape: Of the numbers of one image.
+            stream: A different one, 0 or 1, for each tensor of a method.
+
+        Returns:
+            A tensor [B, *shape] in [0, 1); independent of the noise.
+        """
+        return draws.uniform(
+            self._floats(images),
+            seed,
+            first,
+            list(shape),
+            draws.METHOD_STREAMS[stream],
+        )
+
     def losses_of(self, images: Any, targets: Any, draw: Draw) -> Losses:
         """Returns the losses, a deterministic function of what is given.
 
@@ -164,23 +207,45 @@ class NoisyModel(keras.Model):
         Returns:
             One tensor [B] a loss, weights included; their sum is trained on.
         """
-        return self._losses_and_logits(*self._tensors(images, targets, draw))[0]
+        return self.losses_and_logits(*self._tensors(images, targets, draw))[0]
 
     def attack(self, images: Any, targets: Any, draw: Draw) -> Draw:
-        """Returns what the method's adversary finds; without one, nothing.
+        """Returns the result of `adversarial_inputs` on arrays or tensors.
 
         The arguments are those of `losses_of`. The network runs in inference
         mode, so its moving statistics stay as they are.
         """
-        return self._attack(*self._tensors(images, targets, draw))
+        return self.adversarial_inputs(*self._tensors(images, targets, draw))
 
-    def _losses_and_logits(
+    def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
-        """Returns the losses, each [B], and the noisy logits [m, B, C]."""
+        """Computes the losses of a batch: every method overrides this.
+
+        Args:
+            images: [B, H, W, C], float32 or float64.
+            targets: Labels [B], or a dict with `label`.
+            draw: As from `draw`.
+
+        Returns:
+            One tensor [B] a name of `loss_names`, weights included; and the
+            logits [m, B, C] of the noisy copies, for the metrics.
+        """
         raise NotImplementedError
 
-    def _attack(self, images: tf.Tensor, targets: Any, draw: Draw) -> Draw:
+    def adversarial_inputs(
+        self, images: tf.Tensor, targets: Any, draw: Draw
+    ) -> Draw:
+        """Runs the adversary: methods that have one override this.
+
+        Args:
+            images: [B, H, W, C], float32 or float64.
+            targets: Labels [B], or a dict with `label`.
+            draw: As from `draw`.
+
+        Returns:
+            Adversarial images or noises by name; without an adversary, none.
+        """
         return {}
 
     def _tensors(
@@ -227,8 +292,16 @@ class NoisyModel(keras.Model):
         logits.set_shape([noise.shape[0], images.shape[0], flat.shape[-1]])
         return logits
 
-    def _classifier(self, noise: tf.Tensor) -> Classify:
-        """Returns the function that an adversary climbs: images to logits."""
+    def noisy_classifier(self, noise: tf.Tensor) -> Classify:
+        """Returns what an adversary attacks: images to logits under `noise`.
+
+        Args:
+            noise: [m, B, H, W, C].
+
+        Returns:
+            A function from images [B, H, W, C] to logits [m, B, C], in
+            inference mode.
+        """
         return lambda images: self.noisy_logits(images, noise, training=False)
 
     def get_config(self) -> dict[str, Any]:

@@ -195,11 +195,13 @@ def _cifar_mix(one_step: bool) -> Setting:
     )
 
 
-_GAUSSIAN = Setting("Gaussian", f"{_MIX}; Cohen et al., 2019", parts=False)
+# By method, for all families that have no settings of their own below.
+COMMON: dict[str, Setting] = {
+    "gaussian": Setting("Gaussian", f"{_MIX}; Cohen et al., 2019", parts=False),
+}
 
 SETTINGS: dict[str, dict[str, Setting]] = {
     "mnist": {
-        "gaussian": _GAUSSIAN,
         "stability": Setting(
             "Stability",
             f"{_MIX}; SmoothMix, appendix C.2",
@@ -292,7 +294,6 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         ),
     },
     "cifar": {
-        "gaussian": _GAUSSIAN,
         "stability": Setting(
             "Stability",
             f"{_CAT}; SmoothMix, appendix C.2",
@@ -380,7 +381,6 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         ),
     },
     "imagenet": {
-        "gaussian": _GAUSSIAN,
         "stability": Setting(
             "Stability",
             "not published; that of CIFAR-10",

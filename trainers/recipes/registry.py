@@ -172,7 +172,7 @@ def _family_of(dataset: str, data_dir: str | Path | None) -> str:
 
 def _settings_of(family: str, dataset: str) -> dict[str, tables.Setting]:
     own = tables.OWN_SETTINGS.get(dataset, {})
-    return {**tables.SETTINGS[family], **own}
+    return {**tables.COMMON, **tables.SETTINGS[family], **own}
 
 
 def _at(

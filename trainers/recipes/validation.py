@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 
-from rs_keras import trainers
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
 from rs_keras._checks import check_flag
@@ -15,7 +14,9 @@ from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
 from rs_keras._config import argument_names
 from rs_keras.adversaries.gradients import Adversary
+from rs_keras.trainers import methods
 from rs_keras.trainers._step.noisy_model import NoisyModel
+from rs_keras.trainers.base import SmoothTrainer
 
 # Plain names of overrides are looked for in these, in this order.
 PARTS = ("trainer", "optimizer", "schedule", "model", "teacher", "certify")
@@ -75,15 +76,12 @@ def check_keys(part: str, values: Mapping[str, Any], known: Any) -> None:
         check_choice(part, key, known)
 
 
-def classes() -> dict[str, type[trainers.SmoothTrainer]]:
-    """Returns the trainers of this package by name."""
-    found = {name: getattr(trainers, name) for name in trainers.__all__}
+def classes() -> dict[str, type[SmoothTrainer]]:
+    """Returns the methods of `rs_keras.trainers.methods` by class name."""
     return {
         name: value
-        for name, value in found.items()
+        for name, value in vars(methods).items()
         if isinstance(value, type)
-        and issubclass(value, trainers.SmoothTrainer)
-        and value is not trainers.SmoothTrainer
     }
 
 
