@@ -24,6 +24,8 @@ from timing import table  # noqa: E402
 
 import rs_keras  # noqa: E402
 from rs_keras.certification.sequential import boundaries  # noqa: E402
+from rs_keras.certification.spec import CertifySpec  # noqa: E402
+from rs_keras.certification.spec import SmoothingSpec  # noqa: E402
 from rs_keras.certification.voting import vote_certificate  # noqa: E402
 from rs_keras.trainers import Gaussian  # noqa: E402
 
@@ -105,7 +107,10 @@ def report(methods, labels, sigma):
         if method is base:
             # The same votes, with the runner-up's bound.
             counts = [method.joined(c) for c in ("selection_counts", "counts")]
-            label, radius, _ = vote_certificate(*counts, N, ALPHA, sigma, True)
+            spec = CertifySpec(n=N, alpha=ALPHA)
+            label, radius, _ = vote_certificate(
+                *counts, spec, SmoothingSpec(sigma)
+            )
             correct = label.numpy() == labels
             at = (correct & (radius.numpy() >= RADIUS)).mean()
             acr = f"{(correct * radius.numpy()).mean():.4f}"

@@ -23,9 +23,8 @@ from rs_keras.export import warmup as warmup_lib
 from rs_keras.export.graph import CertifierGraph
 from rs_keras.export.graph import classifying
 from rs_keras.export.graph import counting
-from rs_keras.export.graph import decidable_radius
-from rs_keras.export.graph import distance_of
 from rs_keras.export.graph import signatures_of
+from rs_keras.export.graph import smoothing_of
 from rs_keras.export.settings import Settings
 from rs_keras.export.settings import default_decide_n
 from rs_keras.export.shapes import image_shape_of
@@ -132,16 +131,18 @@ def export_certifier(
             f"Received: {type(certifier).__name__}"
         )
     settings = Settings(
-        n0,
-        n,
-        alpha,
-        predict_n,
-        max_n,
-        runner_up,
-        None if class_names is None else tuple(class_names),
-        image_bytes,
-        seed,
-        default_decide_n(n0, max_n) if decide_n is None else decide_n,
+        n0=n0,
+        n=n,
+        alpha=alpha,
+        predict_n=predict_n,
+        max_n=max_n,
+        runner_up=runner_up,
+        class_names=None if class_names is None else tuple(class_names),
+        image_bytes=image_bytes,
+        seed=seed,
+        decide_n=(
+            default_decide_n(n0, max_n) if decide_n is None else decide_n
+        ),
     )
     secret = _seed_key(certifier, settings.seed, key)
     if version is not None:
@@ -199,13 +200,14 @@ def _metadata(
     sampler: Sampler,
     settings: Settings,
 ) -> dict[str, Any]:
+    smoothing = smoothing_of(sampler)
     facts = {
         "format": metadata.FORMAT,
         "library": f"rs-keras {rs_keras.__version__}",
         "tensorflow": tf.__version__,
         "sigma": certifier.sigma,
         "noise": certifier.noise,
-        "total_variation": distance_of(sampler),
+        "total_variation": smoothing.distance,
         "dtype": certifier.dtype,
         "bound": "clopper_pearson",
         "num_classes": sampler.num_classes,
@@ -219,9 +221,9 @@ def _metadata(
             settings.alpha,
             certifier.sigma,
             runner_up=settings.runner_up,
-            distance=distance_of(sampler),
+            distance=smoothing.distance,
         ),
-        "decide_max_radius": decidable_radius(settings, sampler),
+        "decide_max_radius": settings.decide_spec.max_radius(smoothing),
         "signatures": sorted([signature.DEFAULT, *signatures_of(settings)]),
         # As in certification logs; None where the model tells no weights.
         "fingerprint": fingerprint(certifier.computing),

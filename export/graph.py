@@ -18,7 +18,7 @@ from rs_keras.certification.sampling import Sampler
 from rs_keras.certification.sampling import noise_distance
 from rs_keras.certification.sequential.decision import decide_in_graph
 from rs_keras.certification.sequential.decision import decision_tables
-from rs_keras.certification.sequential.decision import max_decided_radius
+from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.certification.voting import decide_label
 from rs_keras.certification.voting import vote_certificate
 from rs_keras.export import metadata
@@ -37,21 +37,11 @@ def signatures_of(settings: Settings) -> dict[str, signature.Signature]:
     return {**signature.SIGNATURES, **extra}
 
 
-def distance_of(sampler: Sampler) -> float:
-    """Bounds the total variation between one draw and the ideal one."""
-    return noise_distance(sampler.noise, sampler.sigma, sampler.image_shape)
-
-
-def decidable_radius(settings: Settings, sampler: Sampler) -> float:
-    """Returns the largest radius that `decide` can certify."""
-    return max_decided_radius(
-        sampler.sigma,
-        settings.alpha,
-        settings.decide_n,
-        True,
-        settings.n0,
-        distance_of(sampler),
-    )
+def smoothing_of(sampler: Sampler) -> SmoothingSpec:
+    """Returns the noise of the sampler."""
+    sigma, noise = sampler.sigma, sampler.noise
+    distance = noise_distance(noise, sigma, sampler.image_shape)
+    return SmoothingSpec(sigma, noise, distance=distance)
 
 
 def counting(sampler: Sampler) -> ConcreteFunction:
@@ -100,16 +90,9 @@ class CertifierGraph:
             metadata.identity(json.loads(metadata_json)), tf.int64
         )
         self._count = count
-        self._distance = distance_of(sampler)
+        self._smoothing = smoothing_of(sampler)
         self._key = key
-        self._tables = decision_tables(
-            0.0,
-            sampler.sigma,
-            settings.alpha,
-            settings.decide_n,
-            n0=settings.n0,
-            distance=self._distance,
-        )
+        self._tables = decision_tables(settings.decide_spec, self._smoothing)
         self._most_draws = addressed_draws(sampler.image_shape)
 
     def concrete_functions(self) -> dict[str, ConcreteFunction]:
@@ -163,7 +146,8 @@ class CertifierGraph:
         n = self._draws(self._accepts(images), self.settings.predict_n)
         counts = self._count(images, seed, tf.zeros_like(n), n)
         alpha = tf.constant(self.settings.alpha, tf.float64)
-        label, p_value = decide_label(counts, alpha, n, self._distance)
+        distance = self._smoothing.distance
+        label, p_value = decide_label(counts, alpha, n, distance)
         return {
             "label": label,
             "counts": counts,
@@ -210,11 +194,10 @@ class CertifierGraph:
         label, radius, p_lower = vote_certificate(
             selection,
             counts,
-            n,
-            alpha,
-            self.sampler.sigma,
-            self.settings.runner_up,
-            self._distance,
+            self.settings.certify_spec,
+            self._smoothing,
+            n=n,
+            alpha=alpha,
         )
         return {
             "label": label,
@@ -233,7 +216,7 @@ class CertifierGraph:
         need of the tables holds for every radius.
         """
         seed = self._new_seeds(images)
-        reach = decidable_radius(self.settings, self.sampler)
+        reach = self.settings.decide_spec.max_radius(self._smoothing)
         sound = self._accepts(images) & (radius >= 0.0) & (radius <= reach)
         rows = tf.where(sound)
         at = rows[:, 0]
@@ -281,7 +264,7 @@ class CertifierGraph:
         """The certificate that counts are worth, with runner-up or without."""
         # The bounds take a row with alpha = 0 for one that makes no sense.
         alpha = tf.where(_is_probability(alpha), alpha, tf.zeros_like(alpha))
-        rest = n, alpha, self.sampler.sigma, self._distance
+        rest = n, alpha, self._smoothing.sigma, self._smoothing.distance
         one = bounds.certificate(k, None, *rest)
         two = bounds.certificate(k, k2, *rest)
         plain = k2 == signature.NO_RUNNER_UP

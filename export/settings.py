@@ -8,6 +8,8 @@ from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
 from rs_keras._checks import check_feasible
 from rs_keras._checks import check_probability
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import DecideSpec
 from rs_keras.noise.draws import addressed_draws
 
 SEEDS = ("fresh", "keyed")
@@ -72,6 +74,18 @@ class Settings:
                 "`class_names` must be strings, one a class. "
                 f"Received: class_names={names!r}"
             )
+
+    @property
+    def certify_spec(self) -> CertifySpec:
+        """What `certify` runs with where the client does not say."""
+        return CertifySpec(
+            self.n0, self.n, self.alpha, runner_up=self.runner_up
+        )
+
+    @property
+    def decide_spec(self) -> DecideSpec:
+        """What `decide` runs with, at whatever radius the client asks for."""
+        return DecideSpec(0.0, self.alpha, self.decide_n, n0=self.n0)
 
     def _keep(self, name: str, value: object) -> None:
         """Keeps a number as Python's own: those of NumPy make no JSON."""

@@ -14,14 +14,13 @@ from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.sample_size import planned
 from rs_keras.certification.sequential.decision import Decision
-from rs_keras.certification.sequential.decision import checked_radii
 from rs_keras.certification.sequential.decision import decide_on_host
 from rs_keras.certification.sequential.decision import decision_settings
 from rs_keras.certification.sequential.decision import decision_tables
 from rs_keras.certification.smoothing import SmoothedClassifier
 from rs_keras.certification.spec import BOUNDS
-from rs_keras.certification.spec import certificate_settings
-from rs_keras.certification.spec import classifier_settings
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import DecideSpec
 from rs_keras.certification.voting import decide_label
 from rs_keras.certification.voting import soft_certificate
 from rs_keras.certification.voting import vote_certificate
@@ -133,7 +132,7 @@ class Certifier(SmoothedClassifier):
         images, graphs = self._prepare(images)
         seeds = self._seeds(seed, images)
         counts = self._sum(graphs.count, images, seeds, 0, n)
-        distance = self._distance(images.shape[1:])
+        distance = self._smoothing(images.shape[1:]).distance
         label, p_value = (
             value.numpy() for value in decide_label(counts, alpha, n, distance)
         )
@@ -194,55 +193,53 @@ class Certifier(SmoothedClassifier):
         - [Chen et al., 2022](https://arxiv.org/abs/2112.12084), on planning
         - [Zhai et al., 2020](https://arxiv.org/abs/2001.02378), appendix A
         """
-        settings = self.settings(
-            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
+        spec = CertifySpec(
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            bound=bound,
+            beta=beta,
+            runner_up=runner_up,
+            tolerance=tolerance,
+            max_radius=max_radius,
         )
-        n0, soft = settings["n0"], bound != "clopper_pearson"
-        images, graphs = self._prepare(images, soft)
-        settings.update(classifier_settings(self._classifier(images.shape[1:])))
-        distance = self._distance(images.shape[1:])
+        # The arguments come first: a model may take long to look at.
+        spec.check(self._smoothing())
+        images, graphs = self._prepare(images, spec.soft)
+        smoothing = self._smoothing(images.shape[1:])
         seeds = self._seeds(seed, images)
-        graph = graphs.soft_sums if soft else graphs.count
 
         def draw(rows: np.ndarray, first: int, count: int) -> np.ndarray:
-            some = images[rows], seeds[rows], first, count
-            return self._sum(graph, *some, beta if soft else None)
+            given = images[rows], seeds[rows], first, count
+            if spec.soft:
+                return self._sum(graphs.soft_sums, *given, beta=spec.beta)
+            return self._sum(graphs.count, *given)
 
-        selection = draw(np.arange(len(images)), 0, n0)
-        drawn = np.full(len(images), n)
-        if tolerance is not None:
-            form = alpha, self.sigma, bound, runner_up
-            drawn = planned(selection, n, *form, tolerance, max_radius)
+        selection = draw(np.arange(len(images)), 0, spec.n0)
+        drawn = planned(selection, spec, self.sigma)
         estimate = np.zeros_like(selection)
         for size in np.unique(drawn).tolist():
             rows = np.flatnonzero(drawn == size)
-            estimate[rows] = draw(rows, n0, size)
-        if soft:
+            estimate[rows] = draw(rows, spec.n0, size)
+        if spec.soft:
             verdict = soft_certificate(
-                selection[:, 1],
-                estimate,
-                drawn,
-                alpha,
-                self.sigma,
-                bound,
-                distance,
+                selection[:, 1], estimate, spec, smoothing, drawn
             )
             selection, estimate = selection[:, 0].astype(int), estimate[:, 1]
         else:
             verdict = vote_certificate(
-                selection,
-                estimate,
-                drawn,
-                alpha,
-                self.sigma,
-                runner_up,
-                distance,
+                selection, estimate, spec, smoothing, drawn
             )
         label, radius, p_lower = (value.numpy() for value in verdict)
-        if max_radius is not None:
-            radius = np.minimum(radius, max_radius)
         return Certificate(
-            label, radius, p_lower, estimate, selection, drawn, seeds, settings
+            label=label,
+            radius=radius,
+            p_lower=p_lower,
+            counts=estimate,
+            selection_counts=selection,
+            n=drawn,
+            seed=seeds,
+            settings=spec.settings(smoothing),
         )
 
     def decide(
@@ -295,21 +292,19 @@ class Certifier(SmoothedClassifier):
         >>> int(decision.n[0]) < 1_000
         True
         """
-        asked = radius, self.sigma, alpha, n_max, runner_up, n0
+        spec = DecideSpec(radius, alpha, n_max, runner_up, n0)
         # The arguments come first: a model may take long to look at.
-        checked_radii(*asked)
+        spec.check(self._smoothing())
         images, graphs = self._prepare(images)
-        shape = images.shape[1:]
-        tables = decision_tables(*asked, self._distance(shape))
+        smoothing = self._smoothing(images.shape[1:])
+        tables = decision_tables(spec, smoothing)
         seeds = self._seeds(seed, images)
 
         def draw(rows: np.ndarray, first: int, n: int) -> np.ndarray:
             return self._sum(graphs.count, images[rows], seeds[rows], first, n)
 
         found = decide_on_host(draw, len(images), tables, self.sigma)
-        settings = decision_settings(
-            self._classifier(shape), tables, alpha, n_max, runner_up
-        )
+        settings = decision_settings(spec, smoothing, tables)
         return Decision(**found, seed=seeds, settings=settings)
 
     def decision_settings(
@@ -334,12 +329,10 @@ class Certifier(SmoothedClassifier):
         >>> settings["radii"], settings["n_max"], settings["alpha"]
         ([0.25, 0.5], 100000, 0.001)
         """
-        tables = decision_tables(
-            radius, self.sigma, alpha, n_max, runner_up, n0
-        )
-        return decision_settings(
-            self._classifier(image_shape), tables, alpha, n_max, runner_up
-        )
+        spec = DecideSpec(radius, alpha, n_max, runner_up, n0)
+        smoothing = self._smoothing(image_shape)
+        tables = decision_tables(spec, smoothing)
+        return decision_settings(spec, smoothing, tables)
 
     def max_possible_radius(
         self,
@@ -388,14 +381,16 @@ class Certifier(SmoothedClassifier):
         >>> settings["n"], settings["bound"], settings["noise"]
         (1000, 'clopper_pearson', 'float')
         """
-        return certificate_settings(
-            self._classifier(image_shape),
-            n0,
-            n,
-            alpha,
-            bound,
-            beta,
-            runner_up,
-            tolerance,
-            max_radius,
+        spec = CertifySpec(
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            bound=bound,
+            beta=beta,
+            runner_up=runner_up,
+            tolerance=tolerance,
+            max_radius=max_radius,
         )
+        smoothing = self._smoothing(image_shape)
+        spec.check(smoothing)
+        return spec.settings(smoothing)

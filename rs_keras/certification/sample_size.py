@@ -8,9 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras import bounds
-
-# The pilot: draws that select the class and are planned on.
-PILOT = 1_000
+from rs_keras.certification.spec import PILOT
+from rs_keras.certification.spec import CertifySpec
 
 # The numbers of draws to choose from: 1,000, 1,300, ..., n.
 _SMALLEST = 1_000
@@ -31,16 +30,7 @@ def choices(n: int) -> np.ndarray:
     return np.unique(np.append(sizes[sizes < n], n))
 
 
-def planned(
-    pilot: np.ndarray,
-    n: int,
-    alpha: float,
-    sigma: float,
-    bound: str,
-    runner_up: bool,
-    tolerance: float,
-    max_radius: float | None,
-) -> np.ndarray:
+def planned(pilot: np.ndarray, spec: CertifySpec, sigma: float) -> np.ndarray:
     """The fewest draws that are expected to lose no more than the tolerance.
 
     With R(g) the radius if g draws voted as the pilot's did, and at most
@@ -48,16 +38,13 @@ def planned(
 
         R(n) - R(g) <= tolerance.
 
+    Without a tolerance, n.
+
     Args:
         pilot: Votes int64 [B, C] of the pilot, or its soft sums float64
             [B, 3, C], as `Sampler.soft_sums` gives them.
-        n: The most draws.
-        alpha: Of the certificate.
+        spec: Of the certificate.
         sigma: Of the noise.
-        bound: "clopper_pearson", "hoeffding" or "bernstein".
-        runner_up: Whether the second class is bounded, too.
-        tolerance: Radius that may be lost, >= 0.
-        max_radius: More is not asked for; None for no limit.
 
     Returns:
         int64 [B].
@@ -66,40 +53,38 @@ def planned(
 
     >>> import numpy as np
     >>> from rs_keras.certification import sample_size
+    >>> from rs_keras.certification.spec import CertifySpec
     >>> votes = np.array([[1000, 0], [900, 100], [520, 480]])  # of 1,000 draws
-    >>> sample_size.planned(votes, n=100_000, alpha=0.001, sigma=0.5,
-    ...                  bound="clopper_pearson", runner_up=True,
-    ...                  tolerance=0.05, max_radius=None)
+    >>> sample_size.planned(votes, CertifySpec(tolerance=0.05), sigma=0.5)
     array([30288,  2197,  1000])
     """
-    sizes = choices(n)
-    if bound == "clopper_pearson":
-        radius = _radius_of_votes(pilot, sizes, alpha, sigma, runner_up)
-    else:
-        radius = _radius_of_sums(pilot, sizes, alpha, sigma, bound)
-    if max_radius is not None:
-        radius = np.minimum(radius, max_radius)
-    enough = radius[:, -1:] - radius <= tolerance
+    if spec.tolerance is None:
+        return np.full(len(pilot), spec.n)
+    sizes = choices(spec.n)
+    radius_of = _radius_of_sums if spec.soft else _radius_of_votes
+    radius = radius_of(pilot, sizes, spec, sigma)
+    if spec.max_radius is not None:
+        radius = np.minimum(radius, spec.max_radius)
+    enough = radius[:, -1:] - radius <= spec.tolerance
     return sizes[enough.argmax(1)]
 
 
 def _radius_of_votes(
     pilot: np.ndarray,
     sizes: np.ndarray,
-    alpha: float,
+    spec: CertifySpec,
     sigma: float,
-    runner_up: bool,
 ) -> np.ndarray:
     top, second = tf.math.top_k(pilot, 2).values.numpy().T[:, :, None]
     # Half a vote keeps a class that had all of them from being certain.
     share = (top + 0.5) / (PILOT + 1)
     k = np.rint(share * sizes).astype(np.int64)
     k2 = None
-    if runner_up:
+    if spec.runner_up:
         share = (second + 0.5) / (PILOT + 1)
         k2 = np.minimum(np.rint(share * sizes).astype(np.int64), sizes - k)
     _, radius, certified = bounds.certificate(
-        k, k2, np.broadcast_to(sizes, k.shape), alpha, sigma
+        k, k2, np.broadcast_to(sizes, k.shape), spec.alpha, sigma
     )
     return np.where(certified, radius, 0.0)
 
@@ -107,16 +92,15 @@ def _radius_of_votes(
 def _radius_of_sums(
     pilot: np.ndarray,
     sizes: np.ndarray,
-    alpha: float,
+    spec: CertifySpec,
     sigma: float,
-    bound: str,
 ) -> np.ndarray:
     chosen = pilot[:, 1].argmax(-1)
     rows = np.arange(len(pilot))
     means = np.minimum(pilot[rows, 1:, chosen] / PILOT, 1.0)
     total, squares = (mean[:, None] * sizes for mean in means.T)
-    if bound == "hoeffding":
-        lower = bounds.hoeffding_lower(total, sizes, alpha)
+    if spec.bound == "hoeffding":
+        lower = bounds.hoeffding_lower(total, sizes, spec.alpha)
     else:
-        lower = bounds.bernstein_lower(total, squares, sizes, alpha)
+        lower = bounds.bernstein_lower(total, squares, sizes, spec.alpha)
     return bounds.radius(tf.maximum(lower, 0.0), sigma).numpy()

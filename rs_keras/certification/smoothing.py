@@ -19,6 +19,7 @@ from rs_keras.certification.sampling import NOISE_MODES
 from rs_keras.certification.sampling import Sampler
 from rs_keras.certification.sampling import noise_distance
 from rs_keras.certification.sampling import shared_out
+from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.classifiers.adapters import compute_dtype
 from rs_keras.classifiers.adapters import computing_in
 from rs_keras.classifiers.adapters import count_classes
@@ -224,26 +225,16 @@ class SmoothedClassifier:
         """The noise on the grid where sigma varies; else sigma tells it."""
         return None
 
-    def _classifier(
+    def _smoothing(
         self, shape: Sequence[int | None] | None = None
-    ) -> dict[str, Any]:
-        """What settings say of the smoothed classifier.
-
-        The total variation of its noise where that is not 0 and the shape of
-        the images is known.
-        """
+    ) -> SmoothingSpec:
+        """The noise, its distance 0 where no one knows the images' shape."""
         shape = shape or image_shape(self.model) or ()
         known = [size for size in shape if size]
-        return {
-            "sigma": self.sigma,
-            "noise": self.noise,
-            "dtype": self.dtype,
-            "total_variation": self._distance(known) if len(known) == 3 else 0,
-        }
-
-    def _distance(self, image_shape: Sequence[int]) -> float:
-        """See `noise_distance`."""
-        return noise_distance(self.noise, self.sigma, image_shape)
+        distance = 0.0
+        if len(known) == 3:
+            distance = noise_distance(self.noise, self.sigma, known)
+        return SmoothingSpec(self.sigma, self.noise, self.dtype, distance)
 
     def _graphs_for(self, shape: tuple[int, ...]) -> _Graphs:
         self._watched.check_unchanged()
@@ -256,8 +247,8 @@ class SmoothedClassifier:
                 count_classes(traced, self.num_classes),
                 shape,
                 self.batch_size or _pass_size(shape),
-                self.noise,
-                self._grid_table(),
+                noise=self.noise,
+                table=self._grid_table(),
             )
             row = [
                 tf.TensorSpec([None, *shape], tf.float32),

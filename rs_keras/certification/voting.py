@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from rs_keras import bounds
 from rs_keras.certification.certificate import ABSTAIN
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import SmoothingSpec
 
 
 def decide_label(
@@ -45,34 +47,38 @@ def decide_label(
 def vote_certificate(
     selection: tf.Tensor,
     counts: tf.Tensor,
-    n: tf.Tensor | int,
-    alpha: tf.Tensor | float,
-    sigma: float,
-    runner_up: bool,
-    distance: float = 0.0,
+    spec: CertifySpec,
+    smoothing: SmoothingSpec,
+    n: tf.Tensor | int | None = None,
+    alpha: tf.Tensor | float | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """CERTIFY on the votes of the two rounds.
 
     Args:
         selection: int64 [B, C], the votes that select the class.
         counts: int64 [B, C], the votes of fresh noise.
-        n: Draws behind `counts`, scalar or [B].
-        alpha: In (0, 1), scalar or [B].
-        sigma: Of the noise.
-        runner_up: Whether to bound the second class, too.
-        distance: Total variation of one draw; see `bounds.two_count`.
+        spec: Which bound there is, at which alpha.
+        smoothing: The noise.
+        n: Draws behind `counts`, scalar or [B]; None for those of `spec`.
+        alpha: Scalar or [B]; None for that of `spec`.
 
     Returns:
-        label int64 [B] (-1 where it abstains), radius float64 [B], p_lower
-        float64 [B].
+        label int64 [B] (-1 where it abstains), radius float64 [B] (at most
+        `spec.max_radius`), p_lower float64 [B].
     """
     counts = tf.convert_to_tensor(counts, tf.int64)
     chosen = tf.argmax(tf.convert_to_tensor(selection, tf.int64), -1)
     k = tf.gather(counts, chosen, batch_dims=1)
-    k2 = runner_up_count(counts, chosen) if runner_up else None
+    k2 = runner_up_count(counts, chosen) if spec.runner_up else None
     p_lower, radius, certified = bounds.certificate(
-        k, k2, n, alpha, sigma, distance
+        k,
+        k2,
+        spec.n if n is None else n,
+        spec.alpha if alpha is None else alpha,
+        smoothing.sigma,
+        distance=smoothing.distance,
     )
+    radius = _capped(radius, spec)
     return _or_abstain(chosen, radius, p_lower, certified)
 
 
@@ -90,23 +96,18 @@ def runner_up_count(counts: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 def soft_certificate(
     selection: tf.Tensor,
     estimate: tf.Tensor,
-    n: int | np.ndarray,
-    alpha: float,
-    sigma: float,
-    bound: str,
-    distance: float = 0.0,
+    spec: CertifySpec,
+    smoothing: SmoothingSpec,
+    n: int | np.ndarray | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """CERTIFY on sums of soft predictions (Soft-RS).
 
     Args:
         selection: float64 [B, C], sums that select the class.
         estimate: float64 [B, 3, C], votes, sums and sums of squares.
-        n: Draws behind `estimate`, a number or [B].
-        alpha: In (0, 1).
-        sigma: Of the noise.
-        bound: "hoeffding" or "bernstein".
-        distance: Total variation of one draw: the mean of a soft prediction,
-            which lies in [0, 1], differs by no more.
+        spec: Which bound there is, at which alpha.
+        smoothing: The noise.
+        n: Draws behind `estimate`, a number or [B]; None for those of `spec`.
 
     Returns:
         As `vote_certificate`.
@@ -115,13 +116,22 @@ def soft_certificate(
     total, squares = (
         tf.gather(estimate[:, part], chosen, batch_dims=1) for part in (1, 2)
     )
-    if bound == "hoeffding":
-        p_lower = bounds.hoeffding_lower(total, n, alpha)
+    n = spec.n if n is None else n
+    if spec.bound == "hoeffding":
+        p_lower = bounds.hoeffding_lower(total, n, spec.alpha)
     else:
-        p_lower = bounds.bernstein_lower(total, squares, n, alpha)
-    p_lower = bounds.lowered(p_lower, distance)
-    radius = bounds.radius(p_lower, sigma)
+        p_lower = bounds.bernstein_lower(total, squares, n, spec.alpha)
+    # The mean of a soft prediction, which lies in [0, 1], differs by no more.
+    p_lower = bounds.lowered(p_lower, smoothing.distance)
+    radius = _capped(bounds.radius(p_lower, smoothing.sigma), spec)
     return _or_abstain(chosen, radius, p_lower, p_lower >= 0.5)
+
+
+def _capped(radius: tf.Tensor, spec: CertifySpec) -> tf.Tensor:
+    """More than the largest radius that is asked for is given as it is."""
+    if spec.max_radius is None:
+        return radius
+    return tf.minimum(radius, tf.constant(spec.max_radius, tf.float64))
 
 
 def _or_abstain(

@@ -6,12 +6,11 @@ works. What no count of this many draws can be is refused before it is used.
 """
 
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.voting import decide_label
 from rs_keras.certification.voting import vote_certificate
 from rs_keras.serving.client.served_model import ServedModel
@@ -30,25 +29,18 @@ _ATOL = 1e-12
 
 def certificate(
     model: ServedModel,
-    settings: Mapping[str, Any],
+    spec: CertifySpec,
     selection: np.ndarray,
     counts: np.ndarray,
     n: np.ndarray,
 ) -> Outputs:
     """Returns the certificate that votes are worth: label, radius, p_lower."""
     label, radius, p_lower = vote_certificate(
-        selection,
-        counts,
-        n,
-        settings["alpha"],
-        model.sigma,
-        settings["runner_up"],
-        model.distance,
+        selection, counts, spec, model.smoothing, n
     )
-    most = settings.get("max_radius", np.inf)
     return {
         "label": label.numpy(),
-        "radius": np.minimum(radius.numpy(), most),
+        "radius": radius.numpy(),
         "p_lower": p_lower.numpy(),
     }
 
@@ -57,7 +49,7 @@ def prediction(
     model: ServedModel, counts: np.ndarray, n: int, alpha: float
 ) -> Outputs:
     """Returns what the votes of n draws predict: label and p_value."""
-    label, p_value = decide_label(counts, alpha, n, model.distance)
+    label, p_value = decide_label(counts, alpha, n, model.smoothing.distance)
     return {"label": label.numpy(), "p_value": p_value.numpy()}
 
 
@@ -105,15 +97,15 @@ def certified(model: ServedModel, images: np.ndarray) -> Check:
     """Returns the check of an answer to `certify`."""
 
     def check(outputs: Outputs, server: str) -> Outputs:
-        settings = model.settings()
-        n0, n = ([settings[name]] * len(images) for name in ("n0", "n"))
+        spec = model.certify_spec()
+        n0, n = ([draws] * len(images) for draws in (spec.n0, spec.n))
         check_draws(server, outputs, n)
         check_votes(server, outputs, n)
         check_votes(server, outputs, n0, "selection_counts")
         _check_seeds(server, outputs, images)
         own = certificate(
             model,
-            settings,
+            spec,
             outputs["selection_counts"],
             outputs["counts"],
             outputs["n"],

@@ -20,8 +20,6 @@ from rs_keras.serving.client.fleet import fleet_of
 from rs_keras.serving.client.operations import Example
 from rs_keras.serving.client.plans import CertifyStream
 from rs_keras.serving.client.plans import DecideStream
-from rs_keras.serving.client.plans import Looks
-from rs_keras.serving.client.plans import Rounds
 from rs_keras.serving.client.served_model import ServedModel
 
 
@@ -91,7 +89,7 @@ class AsyncCertificationClient:
 
     async def settings(self, **arguments: Any) -> dict[str, Any]:
         """As `CertificationClient.settings`."""
-        return Rounds(**arguments).settings(await self.model())
+        return (await self.model()).settings(**arguments)
 
     async def sample(self, images: Any, **arguments: Any) -> np.ndarray:
         """As `CertificationClient.sample`."""
@@ -128,8 +126,8 @@ class AsyncCertificationClient:
         **arguments: Any,
     ) -> AsyncIterator[tuple[Any, Certificate]]:
         """As `CertificationClient.certify_each`, for `async for`."""
-        rounds = Rounds(**arguments)
-        asked = CertifyStream(await self.model(), rounds)
+        model = await self.model()
+        asked = CertifyStream(model, model.certify_spec(**arguments))
         async with aclosing(self._stream(examples, asked, chunk)) as found:
             async for pair in found:
                 yield pair
@@ -142,8 +140,8 @@ class AsyncCertificationClient:
         **arguments: Any,
     ) -> AsyncIterator[tuple[Any, Decision]]:
         """As `CertificationClient.decide_each`, for `async for`."""
-        looks = Looks(radius, **arguments)
-        asked = DecideStream(await self.model(), looks)
+        model = await self.model()
+        asked = DecideStream(model, model.decide_spec(radius, **arguments))
         async with aclosing(self._stream(examples, asked, chunk)) as found:
             async for pair in found:
                 yield pair

@@ -21,8 +21,7 @@ from rs_keras.serving.client.operations import Example
 from rs_keras.serving.client.operations import Progress
 from rs_keras.serving.client.plans import CertifyStream
 from rs_keras.serving.client.plans import DecideStream
-from rs_keras.serving.client.plans import Looks
-from rs_keras.serving.client.plans import Rounds
+from rs_keras.serving.client.plans import decision_settings_of
 from rs_keras.serving.client.served_model import ServedModel
 
 
@@ -126,12 +125,12 @@ class CertificationClient:
         self._fleet = fleet_of(
             servers,
             model_name,
-            version,
-            timeout,
-            retries,
-            in_flight,
-            tls,
-            audit,
+            version=version,
+            timeout=timeout,
+            retries=retries,
+            in_flight=in_flight,
+            tls=tls,
+            audit=audit,
         )
 
     @property
@@ -175,10 +174,16 @@ class CertificationClient:
 
         The arguments and errors are those of `certify`.
         """
-        rounds = Rounds(
-            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
+        return self.model.settings(
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            bound=bound,
+            beta=beta,
+            runner_up=runner_up,
+            tolerance=tolerance,
+            max_radius=max_radius,
         )
-        return rounds.settings(self.model)
 
     def decision_settings(
         self,
@@ -189,8 +194,11 @@ class CertificationClient:
         n0: int | None = None,
     ) -> dict[str, Any]:
         """Returns what `decide` would rest on, as `Certifier` tells it."""
-        looks = Looks(radius, alpha, n_max, runner_up, n0)
-        return looks.settings(self.model)
+        model = self.model
+        spec = model.decide_spec(
+            radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
+        )
+        return decision_settings_of(model, spec)
 
     def sample(
         self,
@@ -208,7 +216,13 @@ class CertificationClient:
         """
         return self._run(
             lambda operation: operations.sample(
-                operation, images, n, seed, first, chunk, progress
+                operation,
+                images,
+                n=n,
+                seed=seed,
+                first=first,
+                chunk=chunk,
+                progress=progress,
             )
         )
 
@@ -229,7 +243,13 @@ class CertificationClient:
         """
         return self._run(
             lambda operation: operations.predict(
-                operation, images, n, alpha, seed, chunk, progress
+                operation,
+                images,
+                n=n,
+                alpha=alpha,
+                seed=seed,
+                chunk=chunk,
+                progress=progress,
             )
         )
 
@@ -287,17 +307,17 @@ class CertificationClient:
             lambda operation: operations.certify(
                 operation,
                 images,
-                n0,
-                n,
-                alpha,
-                bound,
-                beta,
-                runner_up,
-                tolerance,
-                max_radius,
-                seed,
-                chunk,
-                progress,
+                n0=n0,
+                n=n,
+                alpha=alpha,
+                bound=bound,
+                beta=beta,
+                runner_up=runner_up,
+                tolerance=tolerance,
+                max_radius=max_radius,
+                seed=seed,
+                chunk=chunk,
+                progress=progress,
             )
         )
 
@@ -324,13 +344,13 @@ class CertificationClient:
                 operation,
                 images,
                 radius,
-                alpha,
-                n_max,
-                runner_up,
-                seed,
-                n0,
-                chunk,
-                progress,
+                alpha=alpha,
+                n_max=n_max,
+                runner_up=runner_up,
+                seed=seed,
+                n0=n0,
+                chunk=chunk,
+                progress=progress,
             )
         )
 
@@ -367,10 +387,18 @@ class CertificationClient:
             (key, certificate of one row), in the order in which they are
             finished. All are of one version of the model.
         """
-        rounds = Rounds(
-            n0, n, alpha, bound, beta, runner_up, tolerance, max_radius
+        model = self.model
+        spec = model.certify_spec(
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            bound=bound,
+            beta=beta,
+            runner_up=runner_up,
+            tolerance=tolerance,
+            max_radius=max_radius,
         )
-        asked = CertifyStream(self.model, rounds)
+        asked = CertifyStream(model, spec)
         return self._stream(examples, asked, chunk)
 
     def decide_each(
@@ -384,8 +412,11 @@ class CertificationClient:
         chunk: int | None = None,
     ) -> Iterator[tuple[Any, Decision]]:
         """Decides images as they come: `decide`, as `certify_each` does it."""
-        looks = Looks(radius, alpha, n_max, runner_up, n0)
-        asked = DecideStream(self.model, looks)
+        model = self.model
+        spec = model.decide_spec(
+            radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
+        )
+        asked = DecideStream(model, spec)
         return self._stream(examples, asked, chunk)
 
     def _stream(

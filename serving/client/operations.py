@@ -16,6 +16,7 @@ from rs_keras._checks import check_feasible
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_probability
 from rs_keras.certification.certificate import Prediction
+from rs_keras.certification.spec import CertifySpec
 from rs_keras.export import signature
 from rs_keras.noise.draws import as_seeds
 from rs_keras.noise.keyed_seeds import Seed
@@ -25,15 +26,13 @@ from rs_keras.serving.client.draw_ranges import Sampling
 from rs_keras.serving.client.draw_ranges import Single
 from rs_keras.serving.client.draw_ranges import Task
 from rs_keras.serving.client.fanout import FanOut
-from rs_keras.serving.client.plans import Looks
 from rs_keras.serving.client.plans import Plan
-from rs_keras.serving.client.plans import Rounds
 from rs_keras.serving.client.plans import certificate
 from rs_keras.serving.client.plans import certificate_of
+from rs_keras.serving.client.plans import certify_plan
+from rs_keras.serving.client.plans import decide_plan
 from rs_keras.serving.client.plans import decision
-from rs_keras.serving.client.plans import looks_plan
 from rs_keras.serving.client.plans import one_range
-from rs_keras.serving.client.plans import rounds_plan
 from rs_keras.serving.client.requests import Operation
 from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.errors import ServingError
@@ -90,7 +89,7 @@ def sample(
         return Plan(lambda: one_range(first, n), n)
 
     _, jobs = yield from _sampled(
-        operation, images, seed, plan, chunk, progress
+        operation, images, plan, seed=seed, chunk=chunk, progress=progress
     )
     return np.stack([job.result for job in jobs])
 
@@ -125,7 +124,7 @@ def predict(
         return Plan(lambda: one_range(0, draws), draws)
 
     served, jobs = yield from _sampled(
-        operation, images, seed, plan, chunk, progress
+        operation, images, plan, seed=seed, chunk=chunk, progress=progress
     )
     counts = np.stack([job.result for job in jobs])
     seeds = np.stack([job.seed for job in jobs])
@@ -136,59 +135,55 @@ def predict(
 def certify(
     operation: Operation,
     images: Any,
-    n0: int | None = None,
-    n: int | None = None,
-    alpha: float | None = None,
-    bound: str = "clopper_pearson",
-    beta: float = 1.0,
-    runner_up: bool | None = None,
-    tolerance: float | None = None,
-    max_radius: float | None = None,
     seed: Seed = None,
     chunk: int | None = None,
     progress: Progress | None = None,
+    **arguments: Any,
 ) -> Asking:
-    """Asks for certificates: a `Certificate`."""
-    rounds = Rounds(n0, n, alpha, bound, beta, runner_up, tolerance, max_radius)
-    plain = rounds == Rounds() and seed is None and chunk is None
+    """Asks for certificates: a `Certificate`.
+
+    The other arguments are those of `ServedModel.certify_spec`.
+    """
+    plain = _are_as_exported(arguments) and seed is None and chunk is None
     if plain and (yield from _is_one_request(operation)):
         served, found = yield from _single(operation, images, signature.CERTIFY)
-        return certificate_of(served, served.settings(), **found)
+        return certificate_of(served, served.certify_spec(), **found)
 
     served, jobs = yield from _sampled(
         operation,
         images,
-        seed,
-        lambda model: rounds_plan(model, rounds.settings(model)),
-        chunk,
-        progress,
+        lambda model: certify_plan(model, model.certify_spec(**arguments)),
+        seed=seed,
+        chunk=chunk,
+        progress=progress,
     )
-    return certificate(served, rounds.settings(served), jobs)
+    return certificate(served, served.certify_spec(**arguments), jobs)
 
 
 def decide(
     operation: Operation,
     images: Any,
     radius: float | Sequence[float],
-    alpha: float | None = None,
-    n_max: int = 100_000,
-    runner_up: bool | None = None,
     seed: Seed = None,
-    n0: int | None = None,
     chunk: int | None = None,
     progress: Progress | None = None,
+    **arguments: Any,
 ) -> Asking:
-    """Asks whether images keep their label within a radius: a `Decision`."""
-    looks = Looks(radius, alpha, n_max, runner_up, n0)
+    """Asks whether images keep their label within a radius: a `Decision`.
+
+    The other arguments are those of `ServedModel.decide_spec`.
+    """
     served, jobs = yield from _sampled(
         operation,
         images,
-        seed,
-        lambda model: looks_plan(model, looks),
-        chunk,
-        progress,
+        lambda model: decide_plan(
+            model, model.decide_spec(radius, **arguments)
+        ),
+        seed=seed,
+        chunk=chunk,
+        progress=progress,
     )
-    return decision(served, looks, jobs)
+    return decision(served, served.decide_spec(radius, **arguments), jobs)
 
 
 def stream(
@@ -245,6 +240,12 @@ def _is_one_request(operation: Operation) -> Asking:
     return alone or model.metadata["seed"] == "keyed"
 
 
+def _are_as_exported(arguments: dict[str, Any]) -> bool:
+    """Whether all of `certify` are left to the export."""
+    defaults = {"bound": CertifySpec.bound, "beta": CertifySpec.beta}
+    return all(value == defaults.get(name) for name, value in arguments.items())
+
+
 _CHECKS = {
     signature.CERTIFY: answers.certified,
     signature.PREDICT: answers.predicted,
@@ -276,8 +277,8 @@ def _single(operation: Operation, images: Any, name: str) -> Asking:
 def _sampled(
     operation: Operation,
     images: Any,
-    seed: Seed,
     plan: Callable[[ServedModel], Plan],
+    seed: Seed,
     chunk: int | None,
     progress: Progress | None,
 ) -> Asking:

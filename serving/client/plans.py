@@ -1,9 +1,6 @@
 """What each image is put through, and what is made of its votes."""
 
 from collections.abc import Callable
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
 from typing import Any
 from typing import NamedTuple
 
@@ -16,64 +13,13 @@ from rs_keras.certification.sequential.decision import Decision
 from rs_keras.certification.sequential.decision import decision_settings
 from rs_keras.certification.sequential.decision import decision_steps
 from rs_keras.certification.sequential.decision import decision_tables
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import DecideSpec
 from rs_keras.serving.client import answers
 from rs_keras.serving.client.draw_ranges import Job
 from rs_keras.serving.client.draw_ranges import Range
 from rs_keras.serving.client.draw_ranges import Steps
 from rs_keras.serving.client.served_model import ServedModel
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """What a certificate is asked to rest on; None is as exported."""
-
-    n0: int | None = None
-    n: int | None = None
-    alpha: float | None = None
-    bound: str = "clopper_pearson"
-    beta: float = 1.0
-    runner_up: bool | None = None
-    tolerance: float | None = None
-    max_radius: float | None = None
-
-    def settings(self, model: ServedModel) -> dict[str, Any]:
-        """Returns the numbers for a model, checked."""
-        return model.settings(**asdict(self))
-
-
-@dataclass(frozen=True)
-class Looks:
-    """What a decision is asked to rest on; None is as exported."""
-
-    radius: float | Sequence[float]
-    alpha: float | None = None
-    n_max: int = 100_000
-    runner_up: bool | None = None
-    n0: int | None = None
-
-    def tables(self, model: ServedModel) -> Tables:
-        """Returns what decisions are looked up in, for a model; checked."""
-        tables = decision_tables(
-            self.radius,
-            model.sigma,
-            model.baked("alpha", self.alpha),
-            self.n_max,
-            model.baked("runner_up", self.runner_up),
-            model.baked("n0", self.n0),
-            model.distance,
-        )
-        model.check_range("n_max", 0, self.n_max)
-        return tables
-
-    def settings(self, model: ServedModel) -> dict[str, Any]:
-        """Returns what decisions rest on, as `Certifier` tells it."""
-        return decision_settings(
-            model.metadata,
-            self.tables(model),
-            model.baked("alpha", self.alpha),
-            self.n_max,
-            model.baked("runner_up", self.runner_up),
-        )
 
 
 class Plan(NamedTuple):
@@ -88,11 +34,11 @@ def one_range(first: int, n: int) -> Steps:
     return counts
 
 
-def rounds_plan(model: ServedModel, settings: dict[str, Any]) -> Plan:
-    n0, n = settings["n0"], settings["n"]
-    if "tolerance" in settings:
-        return Plan(lambda: _planned_round(model.sigma, settings), None)
-    return Plan(lambda: _two_rounds(n0, n), n0 + n)
+def certify_plan(model: ServedModel, spec: CertifySpec) -> Plan:
+    """Returns the two rounds of a certificate."""
+    if spec.tolerance is not None:
+        return Plan(lambda: _planned_round(spec, model.sigma), None)
+    return Plan(lambda: _two_rounds(spec.n0, spec.n), spec.n0 + spec.n)
 
 
 def _two_rounds(n0: int, n: int) -> Steps:
@@ -101,26 +47,17 @@ def _two_rounds(n0: int, n: int) -> Steps:
     return selection, counts, n
 
 
-def _planned_round(sigma: float, settings: dict[str, Any]) -> Steps:
+def _planned_round(spec: CertifySpec, sigma: float) -> Steps:
     """Selection, which says how many draws the estimation takes."""
-    n0 = settings["n0"]
-    (selection,) = yield [Range(0, n0)]
-    (n,) = planned(
-        selection[None],
-        settings["n"],
-        settings["alpha"],
-        sigma,
-        settings["bound"],
-        settings["runner_up"],
-        settings["tolerance"],
-        settings.get("max_radius"),
-    )
-    (counts,) = yield [Range(n0, int(n))]
+    (selection,) = yield [Range(0, spec.n0)]
+    (n,) = planned(selection[None], spec, sigma)
+    (counts,) = yield [Range(spec.n0, int(n))]
     return selection, counts, int(n)
 
 
-def looks_plan(model: ServedModel, looks: Looks) -> Plan:
-    tables = looks.tables(model)
+def decide_plan(model: ServedModel, spec: DecideSpec) -> Plan:
+    """Returns the steps of a decision, each after the votes of the last."""
+    tables = decision_tables(spec, model.smoothing)
     return Plan(lambda: _deciding(tables, model.sigma), None)
 
 
@@ -141,17 +78,17 @@ class CertifyStream:
 
     Args:
         model: The version that it is about.
-        rounds: What the certificates are to rest on.
+        spec: What the certificates are to rest on.
     """
 
-    def __init__(self, model: ServedModel, rounds: Rounds) -> None:
+    def __init__(self, model: ServedModel, spec: CertifySpec) -> None:
         self.model = model
-        self.settings = rounds.settings(model)
-        self.plan = rounds_plan(model, self.settings)
+        self.spec = spec
+        self.plan = certify_plan(model, spec)
 
     def answer(self, job: Job) -> Certificate:
         """The certificate of one image."""
-        return certificate(self.model, self.settings, [job])
+        return certificate(self.model, self.spec, [job])
 
 
 class DecideStream:
@@ -159,21 +96,21 @@ class DecideStream:
 
     Args:
         model: The version that it is about.
-        looks: What the decisions are to rest on.
+        spec: What the decisions are to rest on.
     """
 
-    def __init__(self, model: ServedModel, looks: Looks) -> None:
+    def __init__(self, model: ServedModel, spec: DecideSpec) -> None:
         self.model = model
-        self.looks = looks
-        self.plan = looks_plan(model, looks)
+        self.spec = spec
+        self.plan = decide_plan(model, spec)
 
     def answer(self, job: Job) -> Decision:
         """The decision about one image."""
-        return decision(self.model, self.looks, [job])
+        return decision(self.model, self.spec, [job])
 
 
 def certificate(
-    model: ServedModel, settings: dict[str, Any], jobs: list[Job]
+    model: ServedModel, spec: CertifySpec, jobs: list[Job]
 ) -> Certificate:
     selection, counts, n = (
         np.stack(values)
@@ -181,8 +118,8 @@ def certificate(
     )
     return certificate_of(
         model,
-        settings,
-        **answers.certificate(model, settings, selection, counts, n),
+        spec,
+        **answers.certificate(model, spec, selection, counts, n),
         counts=counts,
         selection_counts=selection,
         n=n,
@@ -190,7 +127,15 @@ def certificate(
     )
 
 
-def decision(model: ServedModel, looks: Looks, jobs: list[Job]) -> Decision:
+def decision_settings_of(
+    model: ServedModel, spec: DecideSpec
+) -> dict[str, Any]:
+    """Returns what decisions rest on, as `Certifier.decision_settings`."""
+    tables = decision_tables(spec, model.smoothing)
+    return decision_settings(spec, model.smoothing, tables)
+
+
+def decision(model: ServedModel, spec: DecideSpec, jobs: list[Job]) -> Decision:
     found = {
         name: np.concatenate([job.result[name] for job in jobs])
         for name in jobs[0].result
@@ -198,13 +143,14 @@ def decision(model: ServedModel, looks: Looks, jobs: list[Job]) -> Decision:
     return Decision(
         **found,
         seed=np.stack([job.seed for job in jobs]),
-        settings=_named(model, looks.settings(model)),
+        settings=_named(model, decision_settings_of(model, spec)),
     )
 
 
 def certificate_of(
-    model: ServedModel, settings: dict[str, Any], **arrays: np.ndarray
+    model: ServedModel, spec: CertifySpec, **arrays: np.ndarray
 ) -> Certificate:
+    settings = spec.settings(model.smoothing)
     return Certificate(**arrays, settings=_named(model, settings))
 
 

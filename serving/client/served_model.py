@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_images
 from rs_keras.certification.sampling import noise_distance
-from rs_keras.certification.spec import certificate_settings
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import DecideSpec
+from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.export import metadata as metadata_lib
 from rs_keras.noise.draws import POSITION_BITS
 from rs_keras.serving.client import description
@@ -39,12 +42,14 @@ class ServedModel:
     >>> model = ServedModel("mnist", 1, facts)
     >>> model.input_shape, model.image_shape, model.num_classes, model.sigma
     ((None, 28, 28, 1), (28, 28, 1), 10, 0.5)
-    >>> model.fingerprint, model.max_n, model.baked("n", None), model.distance
-    ('abc', 1000000, 10000, 0.0)
+    >>> model.fingerprint, model.max_n, model.baked("n", None)
+    ('abc', 1000000, 10000)
     >>> model.identity == ServedModel("digits", 2, facts).identity
     True
-    >>> model.settings(n=1_000)["n"]
-    1000
+    >>> model.settings(n=1_000)["n"], model.smoothing.distance
+    (1000, 0.0)
+    >>> model.certify_spec(n=1_000).n0, model.decide_spec([0.5, 0.25]).radii
+    (100, (0.25, 0.5))
     >>> model.images([[[[0.5]] * 28] * 28]).dtype
     dtype('float32')
     >>> model.check_range("first", first=0, n=1_000)
@@ -111,46 +116,51 @@ class ServedModel:
         """Returns images as this model takes them, or says what is wrong."""
         return check_images(images, self.image_shape)
 
-    def settings(
-        self,
-        n0: int | None = None,
-        n: int | None = None,
-        alpha: float | None = None,
-        bound: str = "clopper_pearson",
-        beta: float = 1.0,
-        runner_up: bool | None = None,
-        tolerance: float | None = None,
-        max_radius: float | None = None,
-    ) -> dict[str, Any]:
-        """Returns what `certify` rests on, as `Certifier.settings` does.
+    @functools.cached_property
+    def smoothing(self) -> SmoothingSpec:
+        """The noise that is served, and the type that the model computes in."""
+        noise, dtype = self.metadata["noise"], self.metadata["dtype"]
+        # Computed, as a server may say anything.
+        distance = noise_distance(noise, self.sigma, self.image_shape)
+        return SmoothingSpec(self.sigma, noise, dtype, distance)
 
-        What is None is as the model was exported.
+    def certify_spec(self, **arguments: Any) -> CertifySpec:
+        """Returns the arguments of `certify`; None is as exported.
 
         Raises:
             ValueError: If an argument is out of its range.
         """
         # Others are on soft predictions; servers count votes.
+        bound = arguments.get("bound", self.metadata["bound"])
         check_choice("bound", bound, [self.metadata["bound"]])
-        settings = certificate_settings(
-            self.metadata,
-            self.baked("n0", n0),
-            self.baked("n", n),
-            self.baked("alpha", alpha),
-            bound,
-            beta,
-            self.baked("runner_up", runner_up),
-            tolerance,
-            max_radius,
-        )
-        self.check_range("n", settings["n0"], settings["n"])
-        return settings
+        for name in ("n0", "n", "alpha", "runner_up"):
+            arguments[name] = self.baked(name, arguments.get(name))
+        spec = CertifySpec(**arguments)
+        spec.check(self.smoothing)
+        self.check_range("n", spec.n0, spec.n)
+        return spec
 
-    @property
-    def distance(self) -> float:
-        """Bounds the total variation between one draw and the ideal one."""
-        # Computed, as a server may say anything.
-        noise = self.metadata["noise"]
-        return noise_distance(noise, self.sigma, self.image_shape)
+    def decide_spec(
+        self, radius: float | Sequence[float], **arguments: Any
+    ) -> DecideSpec:
+        """Returns the arguments of `decide`; None is as exported.
+
+        Raises:
+            ValueError: If an argument is out of its range.
+        """
+        for name in ("alpha", "runner_up", "n0"):
+            arguments[name] = self.baked(name, arguments.get(name))
+        spec = DecideSpec(radius, **arguments)
+        spec.check(self.smoothing)
+        self.check_range("n_max", 0, spec.n_max)
+        return spec
+
+    def settings(self, **arguments: Any) -> dict[str, Any]:
+        """Returns what `certify` rests on, as `Certifier.settings` does.
+
+        The arguments and errors are those of `certify_spec`.
+        """
+        return self.certify_spec(**arguments).settings(self.smoothing)
 
     def baked(self, name: str, given: Any) -> Any:
         """Returns what is given, or the export's own number."""

@@ -14,6 +14,7 @@ from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import confidence_of
 from rs_keras.certification.certificate import rounded_down
 from rs_keras.certification.certifier import Certifier
+from rs_keras.certification.spec import CertifySpec
 from rs_keras.noise.draws import fresh_seeds
 from rs_keras.serving.client import answers
 from rs_keras.serving.client.certification_client import CertificationClient
@@ -82,8 +83,9 @@ class Questions:
         than alpha.
         """
         image = self._image(body)
-        settings = self._client.settings(n=_checked_n(body.get("n")))
-        n0, n = settings["n0"], settings["n"]
+        draws = _checked_n(body.get("n"))
+        spec = self._client.model.certify_spec(n=draws)
+        n0, n = spec.n0, spec.n
         # The noise must not be known before the image is.
         seed = fresh_seeds(1)
         yield {"stage": "begin", "n0": n0, "n": n}
@@ -94,7 +96,7 @@ class Questions:
                 "counts": selection[0].tolist(),
             }
         for done, counts in self._draw(image, seed, n0, n):
-            found = self._verdict(selection, counts, done, seed, settings)
+            found = self._verdict(selection, counts, done, seed, spec)
             noisy = self._noisy(image[0], seed[0], n0 + done - 1)
             yield {"stage": "estimation", "noisy": noisy, **_told(found)}
         yield {
@@ -175,15 +177,13 @@ class Questions:
         counts: np.ndarray,
         n: int,
         seed: np.ndarray,
-        settings: dict[str, Any],
+        spec: CertifySpec,
     ) -> Certificate:
         drawn = np.array([n])
-        found = answers.certificate(
-            self._model, settings, selection, counts, drawn
-        )
+        found = answers.certificate(self._model, spec, selection, counts, drawn)
         return certificate_of(
             self._model,
-            settings,
+            spec,
             **found,
             counts=counts,
             selection_counts=selection,

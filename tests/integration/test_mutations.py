@@ -13,6 +13,7 @@ import tensorflow as tf
 from rs_keras import Certifier
 from rs_keras import bounds
 from rs_keras.bounds import confidence
+from rs_keras.certification import spec
 from rs_keras.certification import voting
 from rs_keras.certification.sequential import boundaries
 from rs_keras.certification.sequential import decision
@@ -29,7 +30,7 @@ def forget_tables():
     caches = (
         boundaries.one_count,
         boundaries.two_counts,
-        decision.max_decided_radius,
+        spec.max_decided_radius,
     )
     for cache in caches:
         cache.cache_clear()
@@ -71,7 +72,9 @@ def check_two_counts(alpha=0.05, rows=2_000):
     """Two classes at exactly the radius asked for."""
     p, rng = 0.8, np.random.default_rng(0)
     radius = scipy.stats.norm.ppf(p) + 1e-9
-    tables = decision.decision_tables(radius, 1.0, alpha, 5_000)
+    tables = decision.decision_tables(
+        spec.DecideSpec(radius, alpha, 5_000), spec.SmoothingSpec(1.0)
+    )
     found = decision.decide_on_host(
         lambda some, first, n: rng.multinomial(n, [p, 1 - p], len(some)),
         rows,
@@ -105,7 +108,10 @@ def check_runner_up(runner_up=None, alpha=1e-3, rows=400):
     if runner_up is not None:
         runner_up(selection)
     _, radius, _ = voting.vote_certificate(
-        selection, counts, 100_000, alpha, 1.0, True
+        selection,
+        counts,
+        spec.CertifySpec(alpha=alpha),
+        spec.SmoothingSpec(1.0),
     )
     first, second = scipy.stats.norm.ppf(shares[:2])
     true = (first - second) / 2

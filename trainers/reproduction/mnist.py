@@ -23,6 +23,8 @@ from rs_keras import datasets
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_positive
 from rs_keras.certification.certifier import Certifier
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.certification.voting import vote_certificate
 from rs_keras.classifiers.adapters import fingerprint
 from rs_keras.classifiers.checkpoints import RUN_MODEL
@@ -496,8 +498,9 @@ def _certify_one(
     for form, runner_up in FORMS.items():
         if idx in writers[form].done:
             continue
+        spec = CertifySpec(N0, n, ALPHA, runner_up=runner_up)
         predict, radius, _ = vote_certificate(
-            *counts, n, ALPHA, certifier.sigma, runner_up
+            *counts, spec, SmoothingSpec(certifier.sigma)
         )
         writers[form].write(
             idx,

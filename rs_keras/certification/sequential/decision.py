@@ -10,32 +10,23 @@ calls them between calls that are short enough to be stopped.
 from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Mapping
-from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from rs_keras import bounds
-from rs_keras._checks import check_count
-from rs_keras._checks import check_feasible
-from rs_keras._checks import check_flag
-from rs_keras._checks import check_not_negative
-from rs_keras._checks import check_probability
-from rs_keras._checks import check_up_to
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.certification.certificate import confidence_of
 from rs_keras.certification.certificate import guarantee
 from rs_keras.certification.sequential.boundaries import Tables
 from rs_keras.certification.sequential.boundaries import one_count
-from rs_keras.certification.sequential.boundaries import shares_of_looks
 from rs_keras.certification.sequential.boundaries import two_counts
 from rs_keras.certification.sequential.stopping_rules import one_count_verdict
 from rs_keras.certification.sequential.stopping_rules import two_count_verdict
-from rs_keras.certification.spec import classifier_settings
+from rs_keras.certification.spec import DecideSpec
+from rs_keras.certification.spec import SmoothingSpec
 
 
 @dataclass(frozen=True)
@@ -103,127 +94,53 @@ class Decision:
         )
 
 
-def decision_tables(
-    radius: float | Sequence[float],
-    sigma: float,
-    alpha: float = 1e-3,
-    n_max: int = 100_000,
-    runner_up: bool = True,
-    n0: int = 100,
-    distance: float = 0.0,
-) -> Tables:
+def decision_tables(spec: DecideSpec, smoothing: SmoothingSpec) -> Tables:
     """Returns what a decision is looked up in; made once and kept.
 
-    The arguments and errors are those of `Certifier.decide`, and `distance` is
-    that of `bounds.two_count`.
+    Raises:
+        ValueError: As of `DecideSpec.check`.
     """
-    radii = checked_radii(radius, sigma, alpha, n_max, runner_up, n0, distance)
-    if runner_up:
-        return two_counts(radii, alpha, n_max, n0, distance)
-    return one_count(radii, sigma, alpha, n_max, n0, distance)
-
-
-def checked_radii(
-    radius: float | Sequence[float],
-    sigma: float,
-    alpha: float = 1e-3,
-    n_max: int = 100_000,
-    runner_up: bool = True,
-    n0: int = 100,
-    distance: float = 0.0,
-) -> tuple[float, ...]:
-    """Checks the arguments of `decision_tables`; returns the radii in order."""
-    asked = np.ravel(radius).tolist()
-    radii = tuple(sorted({check_not_negative("radius", r) for r in asked}))
-    if not radii:
-        raise ValueError(
-            "`radius` must be a number, or several. "
-            f"Received: radius={radius!r}"
-        )
-    alpha = check_probability("alpha", alpha)
-    n0 = check_count("n0", n0)
-    n_max = check_count("n_max", n_max)
-    check_flag("runner_up", runner_up)
-    smallest = n0 + 1
-    while not max_decided_radius(
-        sigma, alpha, smallest, runner_up, n0, distance
-    ):
-        smallest += 1
-    check_feasible("n_max", n_max, alpha, smallest)
-    check_up_to(
-        "radius",
-        radii[-1],
-        max_decided_radius(sigma, alpha, n_max, runner_up, n0, distance),
-    )
-    return radii
+    spec.check(smoothing)
+    distance = smoothing.distance
+    test = spec.alpha, spec.n_max, spec.n0
+    if spec.runner_up:
+        return two_counts(spec.radii, *test, distance)
+    return one_count(spec.radii, smoothing.sigma, *test, distance)
 
 
 def decision_settings(
-    classifier: Mapping[str, Any],
-    tables: Tables,
-    alpha: float,
-    n_max: int,
-    runner_up: bool,
+    spec: DecideSpec, smoothing: SmoothingSpec, tables: Tables
 ) -> dict[str, Any]:
-    """Returns what a decision rests on.
-
-    Args:
-        classifier: See `classifier_settings`.
-        tables: See `decision_tables`.
-        alpha: As in `Certifier.decide`, and so are the others.
-        n_max: Draws, at most.
-        runner_up: Whether the second class is bounded, too.
-    """
+    """Returns what a decision rests on that is looked up in these tables."""
     return {
         "radii": tables.radii.tolist(),
         "n0": tables.selection,
-        "n_max": int(n_max),
-        "alpha": float(alpha),
-        "runner_up": bool(runner_up),
-        **classifier_settings(classifier),
+        "n_max": spec.n_max,
+        "alpha": spec.alpha,
+        "runner_up": spec.runner_up,
+        **smoothing.settings(),
     }
-
-
-@lru_cache(maxsize=256)
-def max_decided_radius(
-    sigma: float,
-    alpha: float,
-    n_max: int,
-    runner_up: bool,
-    n0: int,
-    distance: float = 0.0,
-) -> float:
-    """The largest radius that a decision can certify: if all draws agree."""
-    if not runner_up:
-        return bounds.max_radius(
-            n_max - n0, alpha, sigma, runner_up=False, distance=distance
-        )
-    looks, levels = shares_of_looks(alpha, n_max - n0)
-    return max(
-        bounds.max_radius(n, float(level), sigma, distance=distance)
-        for n, level in zip(looks, levels, strict=True)
-    )
 
 
 def _verdict_at(
     tables: Tables,
     sigma: float,
     look: tf.Tensor | int,
-    one_count: Callable[..., tuple],
-    two_count: Callable[..., tuple],
     radii: tf.Tensor,
+    rules: tuple[Callable[..., tuple], Callable[..., tuple]],
 ) -> Callable[..., tuple]:
     """The verdict at one look: a function of (counts, label, accepted)."""
+    one_count, two_count = rules
     if tables.levels is None:
         rows = [tf.constant(tables.upper), tf.constant(tables.lower)]
         return lambda *state: one_count(*state, *[row[look] for row in rows])
     return lambda *state: two_count(
         *state,
-        tf.constant(tables.looks)[look],
-        tf.constant(tables.levels)[look],
-        radii,
-        tf.constant(sigma, tf.float64),
-        tf.constant(tables.distance, tf.float64),
+        n=tf.constant(tables.looks)[look],
+        alpha=tf.constant(tables.levels)[look],
+        radii=radii,
+        sigma=tf.constant(sigma, tf.float64),
+        distance=tf.constant(tables.distance, tf.float64),
     )
 
 
@@ -301,7 +218,7 @@ def decision_steps(
         done = n
         drawn[active] = tables.selection + done
         verdict = _verdict_at(
-            tables, sigma, look, _ONE_COUNT, _TWO_COUNT, radii
+            tables, sigma, look, radii, (_ONE_COUNT, _TWO_COUNT)
         )
         found, reached, decided = verdict(
             counts[active], label[active], accepted[active]
@@ -380,9 +297,8 @@ def decide_in_graph(
             tables,
             sampler.sigma,
             look,
-            one_count_verdict,
-            two_count_verdict,
             tf.gather(radii, active),
+            (one_count_verdict, two_count_verdict),
         )
         found, reached, decided = verdict(
             tf.gather(counts, active),

@@ -87,14 +87,19 @@ def two_count_verdict(
 
     share = bounds.RUNNER_UP_SHARE
     width = -_OPTIMISM * tf.math.ndtri(alpha * [1 - share, share])
-    best = _normal_radius(k, k2, n, sigma, -width[0], width[1])
+    best = _normal_radius(k, k2, n, sigma, -width[0], width2=width[1])
     # Exact bounds cost milliseconds: only for rows that may pass.
     rows = tf.where(best >= next_radius(accepted))[:, 0]
     none = tf.zeros([0], tf.float64)
     exact = tf.cond(
         tf.size(rows) > 0,
         lambda: bounds.two_count(
-            tf.gather(k, rows), tf.gather(k2, rows), n, alpha, sigma, distance
+            tf.gather(k, rows),
+            tf.gather(k2, rows),
+            n,
+            alpha,
+            sigma,
+            distance=distance,
         ),
         lambda: bounds.TwoCount(none, none, none, none > 0),
     )
@@ -103,7 +108,7 @@ def two_count_verdict(
     reached = tf.where(exact.abstain, tf.zeros_like(reached), reached)
     accepted = tf.tensor_scatter_nd_max(accepted, rows[:, None], reached)
     hope = tf.constant(_HOPE, tf.float64)
-    highest = _normal_radius(k, k2, n, sigma, hope, -hope)
+    highest = _normal_radius(k, k2, n, sigma, hope, width2=-hope)
     done = (accepted == asked) | (highest < next_radius(accepted))
     return label, accepted, done
 

@@ -11,6 +11,8 @@ from rs_keras import DataDependentCertifier
 from rs_keras import noise
 from rs_keras import smoothed_labels
 from rs_keras import trainers
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.certification.voting import decide_label
 from rs_keras.certification.voting import vote_certificate
 from rs_keras.classifiers.adapters import compute_dtype
@@ -170,7 +172,7 @@ def test_runner_up_radius_by_scipy():
     # Class 0 is selected; the runner-up of the estimation round is class 2.
     selection, counts = [[60, 40, 0]], [[700, 100, 200]]
     label, radius, p_lower = vote_certificate(
-        selection, counts, 1000, 1e-3, 0.5, True
+        selection, counts, CertifySpec(n=1000), SmoothingSpec(0.5)
     )
     lower = scipy.stats.beta.ppf(9e-4, 700, 301)
     upper = scipy.stats.beta.ppf(1 - 1e-4, 201, 800)
@@ -184,8 +186,9 @@ def test_the_reference_decisions(golden):
     file = golden("certification__counts")
     settings = json.loads(str(file["hparams"]))
     n, alpha = settings["n"], settings["alpha"]
+    spec = CertifySpec(n=n, alpha=alpha, runner_up=False)
     label, radius, p_lower = vote_certificate(
-        file["counts0"], file["counts"], n, alpha, file["sigma"], False
+        file["counts0"], file["counts"], spec, SmoothingSpec(file["sigma"])
     )
     np.testing.assert_array_equal(label, file["certify_class"])
     np.testing.assert_allclose(

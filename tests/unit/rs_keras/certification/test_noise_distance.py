@@ -10,13 +10,17 @@ from rs_keras import bounds
 from rs_keras.certification import smoothing
 from rs_keras.certification.sequential import boundaries
 from rs_keras.certification.sequential.decision import decision_tables
-from rs_keras.certification.sequential.decision import max_decided_radius
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import DecideSpec
+from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.certification.voting import decide_label
 from rs_keras.certification.voting import soft_certificate
 from rs_keras.certification.voting import vote_certificate
 
 DISTANCE = 0.02
 ALPHA = 0.001
+PLAIN = SmoothingSpec(0.5)
+FAR = SmoothingSpec(0.5, distance=DISTANCE)
 
 
 def lower(k, n, alpha):
@@ -102,7 +106,8 @@ def test_predict_adds_it_once_a_draw():
 
 def test_verdicts_of_both_kinds():
     votes = np.array([[990, 10]])
-    found = vote_certificate(votes, votes, 1000, ALPHA, 0.5, False, DISTANCE)
+    spec = CertifySpec(n=1000, alpha=ALPHA, runner_up=False)
+    found = vote_certificate(votes, votes, spec, FAR)
     wanted = lower(990, 1000, ALPHA) - DISTANCE
     assert float(found[2][0]) == pytest.approx(wanted, rel=1e-9)
     sums = np.array([[[990.0, 10.0], [980.0, 20.0], [970.0, 5.0]]])
@@ -110,33 +115,32 @@ def test_verdicts_of_both_kinds():
         ("hoeffding", bounds.hoeffding_lower(980.0, 1000, ALPHA)),
         ("bernstein", bounds.bernstein_lower(980.0, 970.0, 1000, ALPHA)),
     ):
-        soft = soft_certificate(
-            votes.astype(float), sums, 1000, ALPHA, 0.5, bound, DISTANCE
-        )
+        spec = CertifySpec(n=1000, alpha=ALPHA, bound=bound, runner_up=False)
+        soft = soft_certificate(votes.astype(float), sums, spec, FAR)
         assert float(soft[2][0]) == pytest.approx(float(one) - DISTANCE)
 
 
 @pytest.mark.parametrize("radius", [0.0, 0.25, 0.5])
 def test_decide_raises_the_probability_to_be_refuted(radius):
     """At p0 = cdf(r / sigma) + distance the boundary is crossed too rarely."""
-    tables = decision_tables(radius, 0.5, ALPHA, 2_000, False, 100, DISTANCE)
+    spec = DecideSpec(radius, ALPHA, 2_000, runner_up=False)
+    tables = decision_tables(spec, FAR)
     p0 = scipy.stats.norm.cdf(radius / 0.5) + DISTANCE
     looks, counts = tables.looks, tables.upper[:, 0]
     crossed = boundaries.crossing_probability(p0, 1 - p0, looks, counts)
     assert 0.5 * ALPHA < crossed <= ALPHA * (1 + 1e-5)
-    plain = decision_tables(radius, 0.5, ALPHA, 2_000, False, 100)
+    plain = decision_tables(spec, PLAIN)
     first = min(len(looks), len(plain.looks))
     assert (counts[:first] >= plain.upper[:first, 0]).all()
 
 
 def test_decide_on_two_counts_bounds_both():
-    tables = decision_tables(0.25, 0.5, ALPHA, 2_000, True, 100, DISTANCE)
-    assert tables.distance == DISTANCE
-    most = max_decided_radius(0.5, ALPHA, 2_000, True, 100)
-    less = max_decided_radius(0.5, ALPHA, 2_000, True, 100, DISTANCE)
+    spec = DecideSpec(0.25, ALPHA, 2_000)
+    assert decision_tables(spec, FAR).distance == DISTANCE
+    most, less = spec.max_radius(PLAIN), spec.max_radius(FAR)
     assert less < most
     with pytest.raises(ValueError, match="`radius`"):
-        decision_tables(most, 0.5, ALPHA, 2_000, True, 100, DISTANCE)
+        decision_tables(DecideSpec(most, ALPHA, 2_000), FAR)
 
 
 class AllOne:
@@ -181,8 +185,8 @@ def test_predictions_and_decisions_allow_for_it(far):
     # 1,000 draws that are 0.02 away say nothing at all.
     assert far.predict(IMAGE, n=1_000, seed=1).label.tolist() == [-1]
     for runner_up in (True, False):
-        most = max_decided_radius(0.5, ALPHA, 2_000, runner_up, 100)
-        less = max_decided_radius(0.5, ALPHA, 2_000, runner_up, 100, DISTANCE)
+        spec = DecideSpec(0.0, ALPHA, 2_000, runner_up)
+        most, less = spec.max_radius(PLAIN), spec.max_radius(FAR)
         arguments = dict(n_max=2_000, runner_up=runner_up, seed=1)
         found = far.decide(IMAGE, less * (1 - 1e-9), **arguments)
         assert found.certified.tolist() == [True]

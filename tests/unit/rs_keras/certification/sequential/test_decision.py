@@ -10,6 +10,8 @@ from rs_keras.certification.sequential import stopping_rules
 from rs_keras.certification.sequential.decision import decide_in_graph
 from rs_keras.certification.sequential.decision import decide_on_host
 from rs_keras.certification.sequential.decision import decision_tables
+from rs_keras.certification.spec import DecideSpec
+from rs_keras.certification.spec import SmoothingSpec
 
 FORMS = {"one count": False, "two counts": True}
 
@@ -48,7 +50,8 @@ def voters(shares, rows, seed=0):
 
 
 def decided(shares, rows, radius, alpha, runner_up, n_max=3_000):
-    tables = decision_tables(radius, 1.0, alpha, n_max, runner_up, 50)
+    spec = DecideSpec(radius, alpha, n_max, runner_up, n0=50)
+    tables = decision_tables(spec, SmoothingSpec(1.0))
     return decide_on_host(voters(shares, rows), rows, tables, 1.0)
 
 
@@ -170,7 +173,8 @@ def test_the_graph_decides_as_the_host_does(certifier, runner_up, radius):
     found = certifier.decide(
         images, radius, n_max=2_000, runner_up=runner_up, seed=2
     )
-    tables = decision_tables(radius, 0.5, 1e-3, 2_000, runner_up)
+    spec = DecideSpec(radius, n_max=2_000, runner_up=runner_up)
+    tables = decision_tables(spec, SmoothingSpec(0.5))
     sampler = certifier.sampler((4, 4, 1))
 
     @tf.function(
@@ -189,7 +193,8 @@ def test_the_graph_decides_as_the_host_does(certifier, runner_up, radius):
 def test_the_graph_takes_a_radius_for_each_image(certifier):
     images = some_images(30)
     asked = np.random.default_rng(5).choice([0.0, 0.1, 0.3, 5.0], 30)
-    tables = decision_tables(0.0, 0.5, n_max=2_000)
+    spec = DecideSpec(0.0, n_max=2_000)
+    tables = decision_tables(spec, SmoothingSpec(0.5))
     seeds = certifier.decide(images, 0.1, n_max=2_000, seed=3).seed
     found = tf.function(decide_in_graph)(
         certifier.sampler((4, 4, 1)), images, seeds, tables, asked
@@ -209,7 +214,8 @@ def test_the_graph_takes_a_radius_for_each_image(certifier):
 
 
 def test_a_radius_for_each_image_needs_two_counts(certifier):
-    tables = decision_tables(0.1, 0.5, n_max=2_000, runner_up=False)
+    spec = DecideSpec(0.1, n_max=2_000, runner_up=False)
+    tables = decision_tables(spec, SmoothingSpec(0.5))
     with pytest.raises(ValueError, match="`tables` must be of two counts"):
         decide_in_graph(
             certifier.sampler((4, 4, 1)),
@@ -223,7 +229,8 @@ def test_a_radius_for_each_image_needs_two_counts(certifier):
 def test_the_graph_can_be_exported(certifier, tmp_path):
     images = some_images(3)
     found = certifier.decide(images, 0.1, n_max=1_000, seed=2)
-    tables = decision_tables(0.1, 0.5, n_max=1_000)
+    spec = DecideSpec(0.1, n_max=1_000)
+    tables = decision_tables(spec, SmoothingSpec(0.5))
     sampler = certifier.sampler((4, 4, 1))
     module = tf.Module()
     module.decide = tf.function(
@@ -275,7 +282,8 @@ def test_only_undecided_images_are_drawn():
         votes = np.where(rows[:, None] < 9, [[n, 0]], [[n - n // 4, n // 4]])
         return votes.astype(np.int64)
 
-    tables = decision_tables(0.674, 1.0, 1e-3, 2_000, False)
+    spec = DecideSpec(0.674, n_max=2_000, runner_up=False)
+    tables = decision_tables(spec, SmoothingSpec(1.0))
     decide_on_host(draw, 10, tables, 1.0)
     assert asked[0] == (10, 0, 128)
     assert {rows for rows, *_ in asked[1:]} == {1}
