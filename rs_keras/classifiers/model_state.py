@@ -224,7 +224,7 @@ def _is_own(home: type) -> bool:
     return root not in _LIBRARIES and root != "rs_keras"
 
 
-def _digest(array: np.ndarray) -> bytes:
+def _digest(array: np.ndarray | np.generic) -> bytes:
     """Stands for what an array holds, without keeping it."""
     whole = np.ascontiguousarray(array)
     digest = hashlib.blake2b(f"{whole.dtype}{whole.shape}".encode())

@@ -15,9 +15,8 @@ from rs_keras.export.settings import SEEDS
 from rs_keras.export.settings import Settings
 from rs_keras.noise.draws import POSITION_BITS
 
-# Pixels lie in [0, 1]. The table of the noise on the grid takes a second for
-# each unit of sigma.
-_LARGEST_SIGMA = 8
+# Pixels lie in [0, 1]: beyond, nothing is left of an image.
+_LARGEST_SIGMA = 64
 # float32 numbers of one image: 1 GB, and a message ends at 2.
 _LARGEST_IMAGE = 2**28
 # No seed addresses more draws.
@@ -131,7 +130,7 @@ def check(metadata: Mapping[str, Any]) -> None:
     >>> description.check({"sigma": -1.0})
     Traceback (most recent call last):
     ...
-    ValueError: `sigma` must be a float in (0, 8]. Received: sigma=-1.0
+    ValueError: `sigma` must be a float in (0, 64]. Received: sigma=-1.0
     """
     for name, rule in _RULES.items():
         if name not in metadata:

@@ -11,7 +11,7 @@ from kits import mersenne
 from kits import session_capi
 from kits.serving_kit import connect
 from kits.serving_kit import metadata_request
-from test_keyed_seeds import keys_of
+from kits.siphash import keys_of
 
 from rs_keras import Certifier
 from rs_keras.cli import main

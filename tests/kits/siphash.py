@@ -3,6 +3,10 @@
 https://eprint.iacr.org/2012/351, section 2.
 """
 
+import hashlib
+
+import numpy as np
+
 _MASK = 2**64 - 1
 
 
@@ -43,3 +47,11 @@ def _rounds(v, count):
 
 def _rotated(word, by):
     return ((word << by) | (word >> (64 - by))) & _MASK
+
+
+def keys_of(secret):
+    """The two keys that a secret gives to seeds."""
+    digest = hashlib.blake2b(
+        secret, digest_size=32, person=b"rs-keras seeds"
+    ).digest()
+    return np.frombuffer(digest, np.int64).reshape(2, 2).tolist()

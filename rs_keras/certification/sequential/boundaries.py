@@ -311,9 +311,13 @@ def one_count(
         upper, lower = _boundaries(null, alpha, looks)
         if fixed or _top_class_may_run(null, alpha, looks, upper):
             break
-    looks = np.array(looks)
     return Tables(
-        np.array(radii), fixed, looks, upper, lower, distance=distance
+        np.array(radii),
+        fixed,
+        np.array(looks),
+        upper,
+        lower,
+        distance=distance,
     )
 
 
@@ -345,9 +349,12 @@ def two_counts(
     ([128, 173, 234, 316, 427, 577, 779, 900], True)
     """
     looks, levels = shares_of_looks(alpha, n_max - selection)
-    looks = np.array(looks)
     return Tables(
-        np.array(radii), selection, looks, levels=levels, distance=distance
+        np.array(radii),
+        selection,
+        np.array(looks),
+        levels=levels,
+        distance=distance,
     )
 
 

@@ -1,10 +1,10 @@
-import hashlib
 import pickle
 
 import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
+from kits.siphash import keys_of
 from kits.siphash import siphash
 
 from rs_keras import Certifier
@@ -18,13 +18,6 @@ SECRET = b"sixteen bytes or more"
 @pytest.fixture
 def certifier(linear):
     return Certifier(linear, sigma=0.5, key=SECRET)
-
-
-def keys_of(secret):
-    digest = hashlib.blake2b(
-        secret, digest_size=32, person=b"rs-keras seeds"
-    ).digest()
-    return np.frombuffer(digest, np.int64).reshape(2, 2).tolist()
 
 
 def hashed(message, secret=SECRET):
