@@ -64,8 +64,7 @@ GROUPS = {
     },
     "Sweeps": {
         "rs_keras.trainers.tuning": "",
-        "rs_keras.trainers.tuning.search_spaces": "Log Uniform Choice Per "
-        "default sample",
+        "rs_keras.trainers.tuning.search_spaces": "",
         "rs_keras.trainers.tuning.sweeps": "TrialResult results pareto table "
         "plot_front write",
     },

@@ -22,12 +22,14 @@ import keras_tuner
 
 from rs_keras.trainers.recipes.recipe import Recipe
 from rs_keras.trainers.recipes.validation import classes
-from rs_keras.trainers.tuning.ranges import Choice as Choice
-from rs_keras.trainers.tuning.ranges import Log as Log
-from rs_keras.trainers.tuning.ranges import Per as Per
-from rs_keras.trainers.tuning.ranges import Range as Range
-from rs_keras.trainers.tuning.ranges import Uniform as Uniform
+from rs_keras.trainers.tuning.ranges import Choice
+from rs_keras.trainers.tuning.ranges import Log
+from rs_keras.trainers.tuning.ranges import Per
+from rs_keras.trainers.tuning.ranges import Range
+from rs_keras.trainers.tuning.ranges import Uniform
 from rs_keras.trainers.tuning.ranges import Varied
+
+__all__ = ["Choice", "Log", "Per", "Uniform", "default", "sample"]
 
 Space = (
     Mapping[str, Range]
