@@ -19,7 +19,6 @@ from rs_keras.trainers._step.input_gradients import quick_gradients
 from rs_keras.trainers._step.noisy_model import Draw as Draw
 from rs_keras.trainers._step.noisy_model import Losses as Losses
 from rs_keras.trainers._step.noisy_model import NoisyModel
-from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
 from rs_keras.trainers.tuning.ranges import Range
 
 # Training steps count from 0, so evaluation has this one to itself.
@@ -169,15 +168,19 @@ class SmoothTrainer(NoisyModel):
         """Returns the draw of a training step, with the examples' sigmas."""
         seed = self._seed_of(self.step)
         draw = self.draw(rows, seed, place.first)
-        if not isinstance(self.sigma, PerExampleSigma):
-            return draw
 
         def classify(images: tf.Tensor) -> tf.Tensor:
             with quick_gradients():
                 return self.model(images, training=True)
 
         return self.sigma.vary(
-            classify, draw, rows, goals, seed, place.first, real
+            classify,
+            draw,
+            images=rows,
+            targets=goals,
+            seed=seed,
+            first=place.first,
+            real=real,
         )
 
     def _unpack(self, data: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
@@ -312,7 +315,7 @@ class SmoothTrainer(NoisyModel):
         data_checks.check_images(images, image_shape(self.model))
         labels = data_checks.labels_in(targets)
         data_checks.check_labels(labels, len(images), self._classes(images))
-        if training and isinstance(self.sigma, PerExampleSigma):
+        if training:
             self.sigma.check_targets(targets)
 
     def _classes(self, images: Any) -> int | None:
@@ -366,8 +369,7 @@ class SmoothTrainer(NoisyModel):
     def begin_epoch(self, epoch: int) -> None:
         """Sets what depends on the epoch, counted from 0; `fit` calls it."""
         self.warmup_factor.assign(self.warmup(epoch))
-        if isinstance(self.sigma, PerExampleSigma):
-            self.sigma.begin_epoch(epoch)
+        self.sigma.begin_epoch(epoch)
 
     def warmup(self, epoch: int) -> float:
         """Returns the `warmup_factor` of an epoch, counted from 0."""

@@ -13,7 +13,6 @@ from rs_keras.trainers._distributed import autotune
 from rs_keras.trainers._distributed import multi_worker
 from rs_keras.trainers._distributed.batch_norm import is_synchronized
 from rs_keras.trainers._step import data_checks
-from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
 
 # What `keras.Model.fit` makes of arrays when it is not told.
 _KERAS_BATCH = 32
@@ -93,9 +92,7 @@ def _check_loop(trainer: Any) -> None:
     """Raises if replicas had to wait for each other within a loop."""
     if trainer.distribute_strategy.num_replicas_in_sync == 1:
         return
-    if isinstance(trainer.sigma, PerExampleSigma) and is_synchronized(
-        trainer.model
-    ):
+    if trainer.sigma.loops and is_synchronized(trainer.model):
         raise ValueError(
             "`model` must have no synchronised batch normalisation where "
             "`sigma` is a PerExampleSigma and there are several replicas: they "

@@ -6,12 +6,12 @@ import keras
 import tensorflow as tf
 
 from rs_keras._checks import check_count
-from rs_keras._checks import check_positive
 from rs_keras._config import arguments_of
 from rs_keras.adversaries.gradients import Classify
 from rs_keras.trainers._step import draws
 from rs_keras.trainers._step import input_gradients
 from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
+from rs_keras.trainers._step.per_input_sigma import sigma_of
 
 Losses = dict[str, tf.Tensor]
 Draw = dict[str, tf.Tensor]
@@ -110,8 +110,7 @@ class NoisyModel(keras.Model):
         super().__init__(**kwargs)
         self.model = model
         input_gradients.prepare(model)
-        varies = isinstance(sigma, PerExampleSigma)
-        self.sigma = sigma if varies else check_positive("sigma", sigma)
+        self.sigma = sigma_of(sigma)
         self.num_noise = check_count("num_noise", num_noise)
         if num_noise > draws.MOST_COPIES:
             raise ValueError(
@@ -136,9 +135,7 @@ class NoisyModel(keras.Model):
     @property
     def sigma0(self) -> float:
         """`sigma`, or where the sigmas of the examples start."""
-        if isinstance(self.sigma, PerExampleSigma):
-            return self.sigma.sigma0
-        return self.sigma
+        return self.sigma.sigma0
 
     def call(self, images: Any, training: bool | None = None) -> tf.Tensor:
         """Returns the base classifier's logits, without noise."""

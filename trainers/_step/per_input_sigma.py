@@ -1,4 +1,4 @@
-"""A sigma of its own for each training example, kept across epochs."""
+"""The sigma of training: fixed, or one for each example across epochs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +24,41 @@ _WANTED = (
     "`example_id` must be among the targets, {'label': y, 'example_id': i}, "
     "for `sigma=PerExampleSigma(...)`"
 )
+
+
+class FixedSigma(float):
+    """A number that a trainer uses as it does a `PerExampleSigma`.
+
+    Example:
+
+    >>> from rs_keras.trainers._step.per_input_sigma import FixedSigma
+    >>> sigma = FixedSigma(0.25)
+    >>> sigma, sigma.sigma0, sigma.loops
+    (0.25, 0.25, False)
+    >>> sigma.begin_epoch(0)
+    >>> sigma.check_targets([1, 0])
+    >>> sigma.vary(None, {"noise": 1.0}, images=None)
+    {'noise': 1.0}
+    """
+
+    loops = False
+
+    @property
+    def sigma0(self) -> float:
+        """The number itself."""
+        return float(self)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Does nothing: it is the same in every epoch."""
+
+    def vary(
+        self, classify: Any, draw: dict[str, tf.Tensor], **batch: Any
+    ) -> dict[str, tf.Tensor]:
+        """Returns the draw as it is."""
+        return draw
+
+    def check_targets(self, targets: Any) -> None:
+        """Does nothing: no target is needed."""
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -54,6 +89,7 @@ class PerExampleSigma(keras.layers.Layer):
 
     Attributes:
         values: float32 variable [num_examples], the sigmas.
+        loops: Whether `vary` calls the model in a loop.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -72,6 +108,8 @@ class PerExampleSigma(keras.layers.Layer):
     References:
     - [Alfarra et al., 2022](https://arxiv.org/abs/2012.04351), algorithm 2
     """
+
+    loops = True
 
     def __init__(
         self,
@@ -235,3 +273,20 @@ class PerExampleSigma(keras.layers.Layer):
         """Returns the arguments of `__init__`, ready for JSON."""
         own = arguments_of(self, PerExampleSigma)
         return {**super().get_config(), **own}
+
+
+def sigma_of(sigma: Any) -> FixedSigma | PerExampleSigma:
+    """Returns the sigma that a trainer was given, checked, with its methods.
+
+    Raises:
+        ValueError: If it is no `PerExampleSigma`, nor a number > 0.
+
+    Example:
+
+    >>> from rs_keras.trainers._step.per_input_sigma import sigma_of
+    >>> sigma_of(1)
+    1.0
+    """
+    if hasattr(sigma, "vary"):
+        return sigma
+    return FixedSigma(check_positive("sigma", sigma))
