@@ -291,10 +291,10 @@ class SmoothTrainer(NoisyModel):
             return super().fit(
                 x,
                 y,
-                batch_size,
-                epochs,
-                verbose,
-                data_checks.with_own_callbacks(callbacks),
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=data_checks.with_own_callbacks(callbacks),
                 **kwargs,
             )
 

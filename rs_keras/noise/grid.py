@@ -199,9 +199,9 @@ def grid_steps(
 
     >>> import tensorflow as tf
     >>> from rs_keras.noise.grid import grid_noise, grid_steps
-    >>> noise = grid_noise(0.01)  # s = 2.55
-    >>> grid_steps(tf.constant([0, 2**62]), noise.entries, noise.bits).numpy()
-    array([0., 3.], dtype=float32)
+    >>> entries, bits = grid_noise(0.01)
+    >>> grid_steps(tf.constant([0, -1, 2**62 - 1]), entries, bits).numpy()
+    array([ 0., -2.,  1.], dtype=float32)
     """
     lower = _WORD - tf.cast(bits, tf.int64)
     remainder = tf.bitwise.left_shift(tf.ones_like(lower), lower) - 1
