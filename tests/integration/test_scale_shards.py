@@ -171,7 +171,7 @@ def test_overlaps(folder):
         },
         time=np.zeros(4),
         settings=shards[1].settings,
-        extra={name: np.zeros(4) for name in shards[0].extra},
+        extra={name: np.full(4, 1e5) for name in shards[0].extra},
     )
     with pytest.raises(ValueError, match="must not overlap. Twice: 0"):
         CertificationLog.merge([shards[0], double, shards[2]])
