@@ -17,7 +17,9 @@ from kits.serving_fakes import votes
 
 from rs_keras.serving import CertificationClient
 from rs_keras.serving import ServingError
+from rs_keras.serving.client import answers
 from rs_keras.serving.client import audit
+from rs_keras.serving.client.served_model import ServedModel
 
 SEEDS = np.int64([[3, 1], [-5, 2]])
 N0, N = 100, 1_000
@@ -625,3 +627,25 @@ def test_ties_of_rounding_are_no_lie(images, dtype, ties):
                     assert not fails
                     apart = np.abs(counts - expected(0, 10_000)[:1]).sum()
                     assert apart in (0, 2 * ties)
+
+
+def test_rounding_of_many_votes_is_no_lie():
+    """At 1e7 votes two ways to sum a tail differ by some 1e-9."""
+    facts = {**METADATA, "predict_n": 10**7, "max_n": 10**7}
+    model = ServedModel("mnist", 1, facts)
+    counts = np.array([[5_003_000, 4_997_000, 0]])
+    exact = answers.prediction(model, counts, 10**7, METADATA["alpha"])
+    check = answers.predicted(model, np.full([1, 4, 4, 1], 0.5))
+    for factor, good in ((1 + 5e-9, True), (1 + 1e-5, False)):
+        outputs = {
+            "label": exact["label"],
+            "p_value": exact["p_value"] * factor,
+            "counts": counts,
+            "n": np.array([10**7]),
+            "seed": np.zeros([1, 2], np.int64),
+        }
+        if good:
+            assert check(outputs, "a:1")["p_value"] == exact["p_value"]
+        else:
+            with pytest.raises(ServingError, match="a:1 answers with p_value"):
+                check(outputs, "a:1")

@@ -799,3 +799,36 @@ class TestWriting:
             log = CertificationLog.read(path, recover=True)
             assert len(log) in (said + 1, said + 2)
             assert log.idx.tolist() == list(range(len(log)))
+
+
+DRAWN = {
+    "sigma": 0.5,
+    "n": 100_000,
+    "n0": 1_000,
+    "alpha": 0.001,
+    "bound": "clopper_pearson",
+    "runner_up": False,
+    "tolerance": 0.02,
+}
+
+
+def drawn(radius, n, predict=1):
+    return CertificationLog(
+        [0], [1], [predict], [radius], [predict == 1], [1.0],
+        settings=DRAWN, extra={"n": [n]},
+    )  # fmt: skip
+
+
+def test_a_row_is_held_to_its_own_draws():
+    """With n draws that agree, radius = sigma * icdf(alpha**(1 / n))."""
+    for n in (300, 5_000):
+        most = 0.5 * stats.norm.ppf(0.001 ** (1 / n))
+        assert len(drawn(most, n)) == 1
+        with pytest.raises(ValueError, match="`radius` must be <= "):
+            drawn(most + 1e-4, n)
+
+
+def test_an_abstention_has_no_radius():
+    assert len(drawn(0.0, 300, predict=-1)) == 1
+    with pytest.raises(ValueError, match="`radius` must be 0 where `predict`"):
+        drawn(0.1, 300, predict=-1)
