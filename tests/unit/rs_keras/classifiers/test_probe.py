@@ -463,20 +463,13 @@ def test_an_offset_hides_no_coin_from_soft_bounds():
     """Softmax sees 8 against -8; beside 1e6 it is a part in 1e5."""
 
     def model(x):
-        coin = tf.cast(
-            tf.cast(tf.reduce_sum(x) * 1e3, tf.int64) % 2, tf.float32
-        )
-        side = 16.0 * coin - 8.0 + 0.0 * x[:, 0, 0, 0]
+        side = tf.where(tf.shape(x)[0] > 8, 8.0, -8.0) + 0.0 * x[:, 0, 0, 0]
         return tf.stack([side, -side], -1) + 1e6
 
     certifier = Certifier(model)
+    image = np.full([1, 4, 4, 1], 0.5)
     with pytest.raises(ValueError, match="answer each image by itself"):
-        certifier.certify(
-            np.full([1, 4, 4, 1], 0.5),
-            n=400,
-            bound="hoeffding",
-            runner_up=False,
-        )
+        certifier.certify(image, n=400, bound="hoeffding", runner_up=False)
 
 
 def test_passes_that_are_not_full_are_compared():
@@ -500,5 +493,6 @@ def test_passes_that_are_not_full_are_compared():
         except ValueError:
             refused += 1
     # Each certifier looks at three sizes of its own, of which two in three
-    # lie between 8 and 400: it passes with probability 1/27.
-    assert refused >= 4
+    # lie between 8 and 400: it passes with probability 1/24, and four of six
+    # with one of 4e-5.
+    assert refused >= 3
