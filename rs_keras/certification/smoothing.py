@@ -327,7 +327,8 @@ class SmoothedClassifier:
         beta: float | None = None,
     ) -> np.ndarray:
         """Runs the graph over all rows and draws, a slice at a time."""
-        size = self.sampler(images.shape[1:]).batch_size
+        # Not by `sampler`, which looks at the whole model again.
+        size = self._graphs[images.shape[1:]].sampler.batch_size
         rest = [] if beta is None else [tf.constant(beta, tf.float64)]
         total: np.ndarray | None = None
         for rows, done, take in self._slices(len(images), n, size):

@@ -273,7 +273,6 @@ def _logged(
         missing = (
             ((idx, label, found), image, example_seed(seed, idx))
             for idx, image, label, found in compared(chosen, writer)
-            if idx not in writer.done
         )
         bar = tqdm(
             each(missing),
