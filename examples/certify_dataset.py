@@ -1,10 +1,10 @@
-"""Certifies a data set into a log that goes on where it was stopped.
+"""Certifies a data set into a log that resumes after an interruption.
 
     python examples/certify_dataset.py
 
-Stop it with Ctrl-C at any moment and call it again: it takes up the example
-that it was at. Called once more after the end, it has nothing left to do.
-Everything is written to runs/certify_dataset, the plot too.
+Interrupt it with Ctrl-C at any time and run it again: it continues with the
+first example that is not in the log. After the last example, another run
+certifies nothing. Log and plot are written to runs/certify_dataset.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ FOLDER = Path("runs/certify_dataset")
 
 
 def classifier():
-    """Returns what was trained before, or trains it now."""
+    """Loads the classifier of an earlier run, or trains it."""
     path = FOLDER / "model.keras"
     if not path.exists():
         keras.utils.set_random_seed(0)
@@ -44,8 +44,8 @@ def main():
     path = FOLDER / "gaussian.tsv"
     model = classifier()
     before = len(CertificationLog.read(path)) if path.exists() else 0
-    # Every 20th test image: 50 in all. Another n, sigma, seed or model would
-    # be refused: a log is about one classifier under one set of rules.
+    # Every 20th test image, 50 in total. A log belongs to one classifier and
+    # one set of arguments: another n, sigma, seed or model is refused.
     log = certify_dataset(
         Certifier(model, SIGMA),
         datasets.load("fashion_mini", "test"),
@@ -58,8 +58,8 @@ def main():
     print(f"{before} images were in the log, {len(log) - before} are new")
     print(certified_table([log]))
     plot_certified_accuracy([log], FOLDER / "curve.png")
-    # The share above errs with probability alpha for each image; this bound
-    # holds for all of them together, with probability 99%.
+    # In the table, each certificate errs with probability alpha; this bound
+    # holds for all images jointly, with probability 99%.
     bound = log.certified_accuracy(0.25, rho=0.01)
     print(f"certified accuracy at 0.25 is at least {bound:.3f} of these images")
     print(f"wrote {path} and {FOLDER / 'curve.png'}")

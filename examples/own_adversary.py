@@ -1,11 +1,10 @@
-"""An adversary of one's own: measured against PGD, then trained against.
+"""A custom adversary: compared with PGD, then used in SmoothAdv training.
 
     python examples/own_adversary.py
 
 An adversary is an object that is called with a function from images to noisy
 logits [m, B, C], images and labels, and returns images. `factor` scales its
-radius while training warms up. This one keeps the direction it came from, as
-a ball that rolls uphill.
+radius during the warm-up of training. This one ascends with momentum.
 """
 
 import keras
@@ -37,6 +36,7 @@ class Momentum(adversaries.Adversary):
             return adversaries.smoothed_loss(classify(x), labels)
 
         def step(_, x, velocity):
+            # One ascent step, then projection into ball and pixel range.
             gradient = adversaries.gradient_of(loss_of, x)
             velocity = self.decay * velocity + adversaries.unit(gradient)
             x += size * adversaries.unit(velocity)
@@ -48,7 +48,7 @@ class Momentum(adversaries.Adversary):
 
 
 def train(adversary):
-    """Fits SmoothAdv, which takes any adversary."""
+    """Trains with SmoothAdv, which accepts any adversary."""
     keras.utils.set_random_seed(0)
     trainer = SmoothAdv(
         models.lenet(), SIGMA, num_noise=1, adversary=adversary, warmup_epochs=0
@@ -60,7 +60,7 @@ def train(adversary):
 
 
 def accuracy(model, images, labels, adversary=None):
-    """Share of images that the smoothed classifier still gets right."""
+    """Accuracy of the smoothed classifier, after an attack if given."""
     if adversary is not None:
         eps = SIGMA * noise.normal(images.shape, [3, 0], 0, COPIES)
 
@@ -75,19 +75,20 @@ def accuracy(model, images, labels, adversary=None):
 
 def main():
     images, labels = datasets.arrays("fashion_mini", "test")
-    some = images[:100], labels[:100]
+    images, labels = images[:100], labels[:100]
     pgd, own = adversaries.PGD(4, EPSILON), Momentum(4, EPSILON)
     trained = {
         "no adversary": train(adversaries.PGD(0, EPSILON)),
         "Momentum": train(Momentum(2, EPSILON)),
     }
-    print(f"accuracy within {EPSILON}, of {len(some[0])} test images")
+    print(f"accuracy within {EPSILON}, of {len(images)} test images")
     print(f"{'trained against':<16} {'clean':>9} {'PGD':>9} {'Momentum':>9}")
     for name, model in trained.items():
-        found = [
-            accuracy(model, *some, against) for against in (None, pgd, own)
+        shares = [
+            accuracy(model, images, labels, attack)
+            for attack in (None, pgd, own)
         ]
-        print(f"{name:<16} " + " ".join(f"{value:>9.2f}" for value in found))
+        print(f"{name:<16} " + " ".join(f"{share:>9.2f}" for share in shares))
 
 
 if __name__ == "__main__":

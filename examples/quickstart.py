@@ -1,10 +1,10 @@
-"""From nothing to a certificate over the wire, stage by stage.
+"""From training to a certificate over gRPC, with the command line.
 
     make quickstart
 
 Trains SmoothMix on the bundled images, certifies, prints the table, writes a
-plot and a report page, exports the certifier, serves it and asks it about one
-image. Everything is written to the folder `quickstart`.
+plot and a report page, exports the certifier, serves it and requests the
+certificate of one image. All files are written to the folder `quickstart`.
 """
 
 import re
@@ -30,7 +30,7 @@ def stage(number, title):
 
 
 def command(*words):
-    """The call of a command, as a list."""
+    """Returns the arguments of a subprocess that runs rs-keras."""
     return [sys.executable, "-m", "rs_keras.cli", *map(str, words)]
 
 
@@ -40,7 +40,7 @@ def call(*words):
 
 
 def save_image(path):
-    """Writes one bundled test image as a PNG file."""
+    """Writes a bundled test image as PNG; returns label and class names."""
     import_tensorflow()
     from rs_keras import datasets
 
@@ -52,7 +52,7 @@ def save_image(path):
 
 
 def serve(export):
-    """Starts the server on a free port; returns it with its address."""
+    """Starts the server on a free port; returns process and address."""
     words = ("serve", export, "--port", 0, "--embedded")
     print("$ rs-keras", *words, flush=True)
     server = subprocess.Popen(
@@ -60,10 +60,10 @@ def serve(export):
     )
     for line in server.stdout:
         print(line, end="", flush=True)
-        found = re.search(r"(?:localhost|[\d.]+|\[[\d:a-f]+\]):\d+", line)
-        if found:
-            return server, found[0]
-    raise SystemExit("the server stopped before it listened")
+        address = re.search(r"(?:localhost|[\d.]+|\[[\d:a-f]+\]):\d+", line)
+        if address:
+            return server, address[0]
+    raise SystemExit("the server ended before it opened its port")
 
 
 def main():
@@ -103,11 +103,11 @@ def main():
         server.wait(30)
     print(
         f"""
-Done in {time.monotonic() - BEGUN:.0f} s. What to try next:
+Done in {time.monotonic() - BEGUN:.0f} s. Next steps:
   open {FOLDER}/report.html               every certified image, by radius
   rs-keras train mnist --method smoothmix --sigma 1.0 --out runs/mnist
   rs-keras decide fashion_mini --model {run} --radius 0.25,0.5 --max-examples 9
-  rs-keras serve {export}     and ask it from another terminal
+  rs-keras serve {export}     then send requests from another terminal
   rs-keras --help"""
     )
 

@@ -1,13 +1,13 @@
-"""Asks for one radius, and draws no more noise than the answer takes.
+"""Decides one radius with as few draws as possible.
 
     python examples/sequential_decision.py
 
-The papers draw the same n for every image. Three calls answer "does the label
-stay within 0.25?" for the same images at the same alpha:
+The papers use the same number of draws for every image. Three calls answer
+"is the label constant within 0.25?" for the same images at the same alpha:
 
-    certify(n=...)                  n draws each, whatever the image
-    certify(n=..., tolerance=...)   plans n for each image, on its first draws
-    decide(radius=...)              looks again and again, and stops
+    certify(n=...)                  n draws for every image
+    certify(n=..., tolerance=...)   chooses n for each image, on pilot draws
+    decide(radius=...)              sequential test, stops as soon as possible
 """
 
 import time
@@ -52,7 +52,7 @@ def main():
     fixed = certifier.certify(images, **limits)
     show("fixed n", fixed.radius >= RADIUS, fixed.n + 100, begun)
 
-    # Radii above RADIUS are not asked for, and 0.02 of one may be lost.
+    # Radii above RADIUS are not needed, and 0.02 of a radius may be lost.
     begun = time.perf_counter()
     planned = certifier.certify(
         images, **limits, tolerance=0.02, max_radius=RADIUS

@@ -1,11 +1,11 @@
-"""Exports a certifier, serves it twice, asks both servers over gRPC.
+"""Exports a certifier, starts two servers, and certifies over gRPC.
 
     python examples/serve_and_request.py
 
-The client cuts the draws of one certificate into chunks and shares them out.
-A chunk is a range of addressed draws, so the votes are those that one process
-would have counted, whichever server counted which: the last line says so.
-Where tensorflow_model_server is installed, it takes the same export.
+The client splits the draws of one certificate into chunks and distributes
+them. A chunk is a range of addressed draws, so the votes equal those of a
+single process, whichever server counted which chunk; the last line of the
+output confirms it. tensorflow_model_server can serve the same export.
 """
 
 import tempfile
@@ -35,9 +35,9 @@ def train():
 
 
 def ask(client, images):
-    """Asks in the three ways that there are."""
+    """Requests predictions, certificates and decisions."""
     print("predict:", client.predict(images).label.tolist())
-    # Images alone: with the numbers that were exported.
+    # Without further arguments: the export's numbers of draws.
     print("certify:", client.certify(images).sentence(0))
     decision = client.decide(images, radius=0.25)
     print("decide: ", decision.sentence(0))
@@ -60,10 +60,10 @@ def main():
             ) as client,
         ):
             client.wait_ready()
-            found = ask(client, images)
-    here = certifier.certify(images, n=5_000, seed=7)
-    print("chunked:", found.sentence(0))
-    same = np.array_equal(found.counts, here.counts)
+            served = ask(client, images)
+    local = certifier.certify(images, n=5_000, seed=7)
+    print("chunked:", served.sentence(0))
+    same = np.array_equal(served.counts, local.counts)
     print("votes of two servers equal those of this process:", same)
 
 

@@ -1,19 +1,19 @@
-"""A sigma for each image: what may be certified, and what may not.
+"""Several sigmas: per-input sigma, and the sound composition.
 
     python examples/several_sigmas.py
 
-More noise gives larger radii where an image bears it and wrong labels where it
-does not. So one would like to choose sigma by the image. Two ways to do that:
+More noise gives larger radii for some images and wrong labels for others, so
+the best sigma depends on the image. Two ways to use several sigmas:
 
-- `DataDependentCertifier` picks the best sigma for each image. Each of its
-  certificates is about the classifier smoothed with that one sigma; of a
-  deployed classifier that picks sigma anew for an attacked image, nothing is
-  proved. Tables leave these rows out unless they are asked for.
+- `DataDependentCertifier` chooses a sigma for each image. Each certificate is
+  about the classifier smoothed with that one sigma. Nothing is proved about a
+  deployed classifier that chooses sigma anew for an attacked image. Tables
+  leave out these rows unless requested.
 - `compose` lets a smoothed router choose the expert, and certifies the choice
-  along with the label. That is one classifier, and it may be deployed.
+  together with the label. The result is one classifier, safe to deploy.
 
-Sound costs something: the router's radius limits the expert's, and each gets
-half of alpha.
+Soundness has a price: the radius is at most that of the router, and router
+and expert each get half of alpha.
 """
 
 import keras
@@ -27,7 +27,7 @@ from rs_keras import models
 from rs_keras.trainers import SGD
 from rs_keras.trainers import Gaussian
 
-# Trouser, sneaker, bag and ankle boot keep their shape under much noise.
+# Trouser, sneaker, bag and ankle boot stay recognisable under much noise.
 PLAIN = [1, 7, 8, 9]
 FINE = [0, 2, 3, 4, 5, 6]
 
@@ -42,7 +42,7 @@ def train(sigma):
 
 
 def router_of(model):
-    """Which expert: 0 for what is fine, 1 for what is plain."""
+    """Returns a classifier of images into FINE (0) and PLAIN (1)."""
 
     def route(images):
         logits = model(images)
@@ -55,11 +55,11 @@ def router_of(model):
     return route
 
 
-def show(name, found, labels):
-    right = found.label == labels
-    radius = np.where(right, found.radius, 0.0)
+def show(name, certificate, labels):
+    correct = certificate.label == labels
+    radius = np.where(correct, certificate.radius, 0.0)
     shares = " ".join(f"{np.mean(radius >= r):6.2f}" for r in (0.25, 0.5, 1.0))
-    print(f"{name:<24} {radius.mean():6.3f} {right.mean():8.2f} {shares}")
+    print(f"{name:<24} {radius.mean():6.3f} {correct.mean():8.2f} {shares}")
 
 
 def main():
@@ -67,18 +67,18 @@ def main():
     images, labels = images[:24], labels[:24]
     low, high = train(0.25), train(0.75)
     router = Certifier(router_of(high), 0.75)
-    found = {
+    certifiers = {
         "sigma 0.25": Certifier(low, 0.25),
         "sigma 0.75": Certifier(high, 0.75),
         "composed (sound)": compose(
             router, [Certifier(low, 0.25), Certifier(high, 0.75)]
         ),
-        "per image (not deployed)": DataDependentCertifier(
+        "per-input (not deployed)": DataDependentCertifier(
             high, 0.75, steps=20, num_noise=4, learning_rate=0.01
         ),
     }
     print(f"{'':<24}    ACR accuracy   0.25   0.50   1.00")
-    for name, certifier in found.items():
+    for name, certifier in certifiers.items():
         certificate = certifier.certify(images, n=1_000, seed=1)
         show(name, certificate, labels)
     print(f"\n{name}:\n{certificate.statement()}")

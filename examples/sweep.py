@@ -2,10 +2,10 @@
 
     python examples/sweep.py
 
-A trial trains a recipe and certifies images that are held out from the
-training split: the test images stay unseen. The folder runs/sweep keeps the
-trials, so that the same call goes on where it was stopped, and in the end the
-best recipe, as a file for `rs-keras train --recipe`.
+Each trial trains a recipe and certifies images held out from the training
+split, so the test images are not used. The folder runs/sweep stores the trials,
+from which an interrupted search continues, and the best recipe as a file for
+`rs-keras train --recipe`.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def main():
         "smoothmix",
         "fashion_mini",
         sigma=0.25,
-        # Names and values as in a recipe; all else stays as the recipe has it.
+        # Names and values as in a recipe; all other values are the recipe's.
         space={
             "eta": search_spaces.Log(1.0, 10.0),
             "learning_rate": search_spaces.Log(0.003, 0.03),
@@ -30,7 +30,7 @@ def main():
         epochs=2,
         validation=40,
         n=200,
-        # Small enough to watch; leave these out for a sweep in earnest.
+        # Small, for a quick example; leave these out in a real sweep.
         overrides={
             "limit": 1_024,
             "batch_size": 64,

@@ -1,13 +1,13 @@
-"""Trains SmoothMix beside Gaussian and asks which certifies more.
+"""Trains SmoothMix and Gaussian and compares their certified radii.
 
     python examples/train_smoothmix.py
 
-Both methods see the same images, in the same order, from the same initial
-weights. A callback certifies a few held-out images after every epoch. At the
-end both are certified on test images, with the same noise for both, and the
-difference of their average certified radii (ACR) gets a paired interval. After
-seconds of training it may hold 0, which says that these images do not
-tell: EPOCHS and STEPS are there to be raised.
+Both methods train on the same images, in the same order, from the same initial
+weights. A callback certifies some held-out images after every epoch. Finally
+both are certified on test images, with the same noise, and the difference of
+their average certified radii (ACR) is printed with a paired interval. After so
+short a training the interval may contain 0, which means that the comparison is
+inconclusive: increase EPOCHS and STEPS for a longer training.
 """
 
 import tempfile

@@ -1,13 +1,13 @@
-"""Trains and certifies on two replicas: the numbers of one.
+"""Trains and certifies on two replicas, with the results of one replica.
 
     python examples/two_replicas.py
 
-Two logical CPUs stand for two GPUs here, and need less time than one on both
-cores; on a machine with GPUs, leave `replicas` out. Every random number is
-addressed by (seed, example, draw), never by replica: so the same weights come
-out, up to the rounding of sums in another order, and the same votes to the last
-one. The network computes in float64 here, to show how little that rounding is;
-float32 trains, too.
+Two logical CPUs replace two GPUs here, and are faster than one replica on both
+cores; on a machine with GPUs, omit `replicas`. Every random number is addressed
+by (seed, example, draw), not by replica. Therefore the weights are the same, up
+to the rounding of sums in another order, and the votes are identical. The
+network computes in float64 to show how small that rounding is; float32 works
+as well.
 """
 
 import keras
@@ -25,7 +25,7 @@ SIGMA = 0.25
 
 
 def train(strategy):
-    """Returns a trained classifier, made under the strategy."""
+    """Returns a classifier created and trained under the strategy."""
     with strategy.scope():
         keras.utils.set_random_seed(0)
         trainer = Gaussian(models.lenet(), sigma=SIGMA)
@@ -37,16 +37,16 @@ def train(strategy):
 
 
 def main():
-    # Before anything else of TensorFlow.
+    # Must precede all other uses of TensorFlow.
     strategy = distribution.strategy_of("mirrored", replicas=2)
     keras.config.set_dtype_policy("float64")
     one = train(tf.distribute.get_strategy())
     two = train(strategy)
-    apart = max(
+    difference = max(
         np.abs(a - b).max()
         for a, b in zip(one.get_weights(), two.get_weights(), strict=True)
     )
-    print(f"largest difference between their weights: {apart:.1e}")
+    print(f"largest difference between their weights: {difference:.1e}")
 
     images = datasets.arrays("fashion_mini", "test")[0][:8]
     alone = Certifier(one, SIGMA).certify(images, n=2_000, seed=1)

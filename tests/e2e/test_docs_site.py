@@ -290,8 +290,8 @@ def test_pages_come_in_the_order_of_a_newcomer(site):
     sidebar = home[home.index("md-nav--primary") :]
     order = "index researcher certification choosing methods adding-a-method "
     order += (
-        "serving cluster demo results examples formats commands api changelog "
-        "contributing"
+        "serving cluster demo results examples glossary formats commands api "
+        "changelog contributing"
     )
     places = [sidebar.index(f'"{name}.html"') for name in order.split()[1:]]
     assert places == sorted(places)

@@ -159,7 +159,7 @@ def test_several_sigmas(run):
             "sigma 0.25",
             "sigma 0.75",
             "composed (sound) ",
-            "per image (not deployed) ",
+            "per-input (not deployed) ",
         )
     )
     # n draws certify at most sigma * icdf(0.001 ** (1 / 1000)) = 2.46 sigma;
