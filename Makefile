@@ -9,15 +9,15 @@ BIN := $(VENV)/bin
 .PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak clean
 
 help:
-	@echo "make quickstart   set up, train, certify, report, export, serve, ask"
+	@echo "make quickstart   set up, train, certify, report, export, serve, request"
 	@echo "make test         set up, run the tests"
 	@echo "make test-fast    the unit tests alone"
 	@echo "make lint         ruff check and format check"
-	@echo "make types        mypy on the package as it installs"
+	@echo "make types        mypy on the package as installed"
 	@echo "make docs         build the documentation into site/, check its links"
 	@echo "make wheel        build the wheel, certify with it in a fresh venv"
-	@echo "make benchmarks   print every benchmark's ratios (takes a while)"
-	@echo "make soak         what requests, reloads and lost clients leave in a server"
+	@echo "make benchmarks   print the ratios of all benchmarks (slow)"
+	@echo "make soak         look for leaks in a server after many requests and reloads"
 
 setup: $(VENV)/.installed
 

@@ -1,7 +1,7 @@
-"""The pages of the API: which there are, and what is shown on each.
+"""The list and contents of the API pages.
 
-No module is imported: names come from each `__all__`, texts from docstrings,
-both of them read in a copy of the sources that is laid out as it installs.
+No module is imported: names come from each `__all__` and texts from docstrings,
+both read statically from a copy of the sources in the installed layout.
 """
 
 import ast
@@ -17,13 +17,13 @@ from docstrings import KerasDocstrings
 
 import rs_keras
 
-# In a checkout they lie beside the folder `rs_keras`, not in it.
+# In a checkout these are beside the folder `rs_keras`, not in it.
 ROOMS = ("trainers", "export", "serving")
 
-# Registers the trainers that are methods of papers, in their order.
+# The module that registers the papers' methods, in order.
 METHODS = "rs_keras.trainers.methods"
 
-# Packages each of whose names has a page to itself.
+# Packages whose names each have their own page.
 OPEN = ("rs_keras", "rs_keras.trainers", "rs_keras.serving")
 
 # What is public: everything in `__all__`, where a module has one; else the

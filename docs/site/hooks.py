@@ -1,10 +1,10 @@
-"""What mkdocs calls while it builds the site: pages made from other things.
+"""Hooks that mkdocs calls to generate pages from other sources.
 
-A comment `<!-- from README.md: Train -->` in a page becomes that section of
-the README, `<!-- commands -->` the command line, `<!-- api -->` an index of
-the API, `<!-- formulas -->` the methods' losses, `<!-- examples -->` a list of
-examples/. CHANGELOG.md, CONTRIBUTING.md, the results, the model cards and each
-example become pages.
+A comment `<!-- from README.md: Train -->` in a page is replaced by that section
+of the README, `<!-- commands -->` by the command line, `<!-- api -->` by an
+index of the API, `<!-- formulas -->` by the methods' losses and
+`<!-- examples -->` by a list of examples/. CHANGELOG.md, CONTRIBUTING.md, the
+results, the model cards and each example become pages.
 """
 
 import atexit
@@ -22,19 +22,19 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 from mkdocs.structure.files import Files
 
-# Warnings are all there is to read. (With --quiet, --strict would miss them.)
+# Print warnings only. (With --quiet, --strict would not see them.)
 logging.getLogger("mkdocs").setLevel(logging.WARNING)
 
 ROOT = Path(__file__).resolve().parents[2]
 CARDS = sorted((ROOT / "rs_keras" / "data" / "pretrained").glob("*.md"))
-# Files of the tree that are pages as they stand.
+# Files of the tree that become pages unchanged.
 WHOLE = {
     "changelog.md": ROOT / "CHANGELOG.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
     "results.md": ROOT / "results" / "README.md",
     **{f"pretrained/{card.name}": card for card in CARDS},
 }
-# Where the links of these files, and of the README, lead on the site.
+# Targets on the site of links in these files and in the README.
 MOVED = {
     "docs/": "",
     "examples/README.md": "examples.md",
@@ -52,7 +52,7 @@ _programs: list[programs.Program] = []
 
 @event_priority(100)  # before mkdocstrings reads where the sources are
 def on_config(config: Any) -> Any:
-    """Lays the package out; puts what is generated into the navigation."""
+    """Copies the package; adds generated pages to the navigation."""
     sources = Path(tempfile.mkdtemp(prefix="rs-keras-docs-"))
     atexit.register(shutil.rmtree, sources)
     api.lay_out(sources)
@@ -80,7 +80,7 @@ def _python_handler(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that no file of docs/ holds."""
+    """Adds the generated pages, which are not in docs/."""
     made = {
         path: _as_page(source.read_text()) for path, source in WHOLE.items()
     }
@@ -92,7 +92,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
-    """Fills in what comes from the README, the parser and `__all__`."""
+    """Replaces the comments by README sections, commands and API."""
     markdown = FROM_README.sub(lambda m: readme_section(m[1]), markdown)
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands.page())
@@ -108,7 +108,7 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
 
 
 def on_page_context(context: Any, page: Any, **_: Any) -> Any:
-    """Leaves the sides to pages that need the room."""
+    """Hides the sidebars on wide pages."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
     if page.file.src_uri == "results.md":
@@ -117,7 +117,7 @@ def on_page_context(context: Any, page: Any, **_: Any) -> Any:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Links the names of the package to the pages of the API."""
+    """Links names of the package to their API pages."""
     return NAME.sub(_linked, html)
 
 
@@ -134,7 +134,7 @@ def _linked(match: re.Match[str]) -> str:
 
 
 def readme_section(title: str) -> str:
-    """Returns a section of the README; under its own name, the introduction."""
+    """Returns a section of the README; its title gives the introduction."""
     text = (ROOT / "README.md").read_text().removeprefix("# ")
     parts = (part.split("\n", 1) for part in text.split("\n## "))
     sections = {heading: body for heading, body in parts}
@@ -146,7 +146,7 @@ def readme_section(title: str) -> str:
 
 
 def _as_page(text: str) -> str:
-    """Makes links that start at the root of the tree lead to pages."""
+    """Rewrites links relative to the root of the tree to pages."""
     for source, page in MOVED.items():
         text = text.replace(f"]({source}", f"]({page}")
     return text

@@ -1,8 +1,8 @@
-"""Checks every link of a built site, to the last fragment: links.py SITE.
+"""Checks all links and fragments of a built site: links.py SITE.
 
-Pages must also open without a network: what a page loads by itself (scripts,
-styles, pictures) may not lie on another host. Links for the reader may; they
-are not followed.
+Pages must also work offline: resources that a page loads (scripts, styles,
+images) must not be on another host. Hyperlinks to other hosts are allowed and
+not followed.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 from urllib.parse import urlsplit
 
-# Where a browser finds what it loads without being told to, by tag.
+# The attribute with the address of a resource that browsers load, by tag.
 LOADS = {
     "audio": "src",
     "iframe": "src",
@@ -28,12 +28,12 @@ LOADS = {
 
 @dataclass
 class Page(HTMLParser):
-    """What one page offers and what it asks for.
+    """The anchors, links and loaded resources of one page.
 
     Attributes:
-        names: Fragments that lead somewhere on it.
-        links: Addresses that its reader may follow.
-        loads: Addresses that a browser follows by itself.
+        names: Fragments that exist on the page.
+        links: Targets of hyperlinks.
+        loads: Addresses of resources that a browser loads.
     """
 
     names: set[str] = field(default_factory=set)
@@ -56,14 +56,14 @@ class Page(HTMLParser):
 
 
 def read(path: Path) -> Page:
-    """Returns what a page offers and asks for."""
+    """Parses a page."""
     page = Page()
     page.feed(path.read_text(encoding="utf-8"))
     return page
 
 
 def broken(site: Path) -> list[str]:
-    """Returns a line for every link that leads nowhere, in order of pages."""
+    """Returns a line for every broken link, in order of pages."""
     pages = {path: read(path) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
@@ -86,7 +86,7 @@ def _is_elsewhere(address: str) -> bool:
 def _trouble(
     site: Path, pages: dict[Path, Page], path: Path, address: str
 ) -> str:
-    """Says what is wrong with an address on a page; "" where nothing is."""
+    """Returns why an address on a page is broken; "" if it is not."""
     parts = urlsplit(address)
     if parts.scheme or parts.netloc:
         return ""
@@ -106,7 +106,7 @@ def _trouble(
 
 
 def main(site: str) -> int:
-    """Prints what is broken; returns 1 if anything is."""
+    """Prints broken links; returns 1 if there are any."""
     root = Path(site).resolve()
     pages = len(list(root.rglob("*.html")))
     if not pages:

@@ -16,9 +16,9 @@ class Program:
     """One script or notebook.
 
     Attributes:
-        name: Of its file.
-        about: What it does, in a line.
-        markdown: All of it.
+        name: Name of the file.
+        about: One-line description.
+        markdown: The page.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Program:
 
 
 def read(folder: Path) -> Iterator[Program]:
-    """Yields what a folder holds: the notebooks first, then the scripts."""
+    """Yields the programs of a folder: first notebooks, then scripts."""
     for path in sorted(folder.glob("*.ipynb")):
         yield _notebook(path)
     for path in sorted(folder.glob("*.py")):
@@ -63,7 +63,7 @@ def _script(path: Path) -> Program:
 
 
 def _notebook(path: Path) -> Program:
-    """Reads a notebook, which begins with a title and says what it is about."""
+    """Reads a notebook that begins with a title and a description."""
     cells = json.loads(path.read_text())["cells"]
     title, text = "".join(cells[0]["source"]).split("\n", 1)
     about = re.split(r"(?<=\.)\s", text.strip(), maxsplit=1)[0]
@@ -84,11 +84,11 @@ def _cell(cell: dict[str, Any]) -> Iterator[str]:
 
 
 def _output(output: dict[str, Any]) -> Iterator[str]:
-    """Yields a picture where there is one, else the text that stands for it."""
+    """Yields the image of an output if it has one, otherwise its text."""
     data = output.get("data", {})
     if "image/png" in data:
         png = "".join("".join(data["image/png"]).split())
-        yield f"![What the cell above draws](data:image/png;base64,{png})"
+        yield f"![Output of the cell above](data:image/png;base64,{png})"
     elif text := "".join(output.get("text", data.get("text/plain", ""))):
         yield _block("text", text.rstrip())
 
