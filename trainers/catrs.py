@@ -55,7 +55,7 @@ class CATRS(SmoothTrainer):
     Targets are dicts of `label` and `soft_label`, the probabilities [B,
     num_classes] that a teacher gives under noise. For plain labels there is
     no teacher: t is then the mean prediction over the m noisy copies in the
-    first pass, detached (a variant of ours, not in the paper).
+    first pass, detached (the simpler target in section 3.2 of the paper).
 
     One update per batch; the reference makes m, each on an m-th of the batch:
     use batches of that size.
