@@ -34,7 +34,7 @@ def train():
     return trainer.model
 
 
-def ask(client, images):
+def request(client, images):
     """Requests predictions, certificates and decisions."""
     print("predict:", client.predict(images).label.tolist())
     # Without further arguments: the export's numbers of draws.
@@ -60,7 +60,7 @@ def main():
             ) as client,
         ):
             client.wait_ready()
-            served = ask(client, images)
+            served = request(client, images)
     local = certifier.certify(images, n=5_000, seed=7)
     print("chunked:", served.sentence(0))
     same = np.array_equal(served.counts, local.counts)
