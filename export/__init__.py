@@ -8,6 +8,4 @@ if TYPE_CHECKING:
     from rs_keras.export.exporter import export_certifier as export_certifier
 
 # Loaded when first used: clients read `signature` without TensorFlow.
-_HOMES = {"export_certifier": "rs_keras.export.exporter"}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

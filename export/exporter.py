@@ -14,7 +14,7 @@ from rs_keras import bounds
 from rs_keras._checks import check_count
 from rs_keras.certification.certifier import Certifier
 from rs_keras.certification.sampling import Sampler
-from rs_keras.classifiers.adapters import fingerprint
+from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.export import metadata
 from rs_keras.export import signature
 from rs_keras.export import smoke_test

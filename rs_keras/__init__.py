@@ -39,28 +39,6 @@ __version__ = "0.1.0"
 
 # Loaded when first used, so that importing the package (and `rs-keras --help`)
 # does not wait for TensorFlow.
-_HOMES = {
-    "adversaries": "rs_keras.adversaries",
-    "bounds": "rs_keras.bounds",
-    "datasets": "rs_keras.datasets",
-    "models": "rs_keras.models",
-    "BallMemory": "rs_keras.per_input_sigma.ball_memory",
-    "Certificate": "rs_keras.certification.certificate",
-    "Certifier": "rs_keras.certification.certifier",
-    "CertificationLog": "rs_keras.logs.log",
-    "DataDependentCertifier": "rs_keras.per_input_sigma.certifier",
-    "Decision": "rs_keras.certification.sequential.decision",
-    "Prediction": "rs_keras.certification.certificate",
-    "certify_dataset": "rs_keras.logs.evaluation",
-    "smoothed_labels": "rs_keras.teacher",
-    "compose": "rs_keras.per_input_sigma.composition",
-    "optimize_sigma": "rs_keras.per_input_sigma.optimization",
-}
-__all__ = sorted(_HOMES)
-# Modules that also have a shorter name.
-_SHORT = {
-    "ensembles": "rs_keras.classifiers.ensembles",
-    "plots": "rs_keras.report.plots",
-    "tables": "rs_keras.report.tables",
-}
-__getattr__, __dir__ = attach(__name__, _HOMES | _SHORT)
+__all__, __getattr__, __dir__ = attach(__name__)
+# What `*` imports: these three are names of other packages, too.
+__all__ = sorted({*__all__} - {"ensembles", "plots", "tables"})

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic file writes: readers find the old file or the new one, whole."""
 
 import contextlib
 import os

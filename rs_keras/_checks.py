@@ -1,4 +1,4 @@
-"""Rules for arguments, each with one wording of its error."""
+"""Argument checks, which raise ValueError with the rule and the value."""
 
 import difflib
 from collections.abc import Iterable
@@ -23,14 +23,11 @@ def check_images(
     """
     array = np.asarray(images)
     if array.ndim != 4:
-        hint = (
-            " One image still needs a batch dimension: images[None]."
-            if array.ndim == 3
-            else ""
-        )
+        hint = " One image still needs a batch dimension: images[None]."
         raise ValueError(
             "`images` must have shape [batch, height, width, channels]. "
-            f"Received: shape={list(array.shape)}.{hint}"
+            f"Received: shape={list(array.shape)}."
+            f"{hint if array.ndim == 3 else ''}"
         )
     if shape is not None and not fits(array.shape[1:], shape):
         sizes = ", ".join("any" if s is None else str(s) for s in shape)
@@ -67,38 +64,32 @@ def check_images(
     return array
 
 
-def fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+def fits(sizes: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     """Tells whether sizes are those wanted, where None is any."""
-    return len(found) == len(wanted) and all(
-        size is None or size == real
-        for real, size in zip(found, wanted, strict=True)
+    return len(sizes) == len(wanted) and all(
+        want in (None, size) for size, want in zip(sizes, wanted, strict=True)
     )
+
+
+def _number(name: str, value: Any, rule: str, holds: Any) -> float:
+    """Returns a value as a float if it is a number that keeps a rule."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if isinstance(value, bool) or not (np.isfinite(number) and holds(number)):
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+    return number
 
 
 def check_positive(name: str, value: Any) -> float:
     """Returns a finite number > 0 as a float."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if isinstance(value, bool) or not (np.isfinite(number) and number > 0):
-        raise ValueError(
-            f"`{name}` must be a finite number > 0. Received: {name}={value!r}"
-        )
-    return number
+    return _number(name, value, "a finite number > 0", lambda x: x > 0)
 
 
 def check_not_negative(name: str, value: Any) -> float:
     """Returns a finite number >= 0 as a float."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if isinstance(value, bool) or not (np.isfinite(number) and number >= 0):
-        raise ValueError(
-            f"`{name}` must be a finite number >= 0. Received: {name}={value!r}"
-        )
-    return number
+    return _number(name, value, "a finite number >= 0", lambda x: x >= 0)
 
 
 def check_up_to(name: str, value: Any, limit: float) -> float:
@@ -114,15 +105,7 @@ def check_up_to(name: str, value: Any, limit: float) -> float:
 
 def check_probability(name: str, value: Any) -> float:
     """Returns a number strictly between 0 and 1 as a float."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not 0 < number < 1:
-        raise ValueError(
-            f"`{name}` must be in (0, 1). Received: {name}={value!r}"
-        )
-    return number
+    return _number(name, value, "in (0, 1)", lambda x: 0 < x < 1)
 
 
 def check_count(name: str, value: Any, minimum: int = 1) -> int:

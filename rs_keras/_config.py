@@ -1,4 +1,4 @@
-"""Objects whose arguments are their configuration."""
+"""Configurations: the arguments of `__init__`, read from an object."""
 
 import inspect
 from typing import Any

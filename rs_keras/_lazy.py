@@ -1,42 +1,64 @@
-"""Names of a package that are loaded when they are first used."""
+"""Public names of a package, each imported when it is first used."""
 
+import ast
+import inspect
 import sys
 from collections.abc import Callable
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 
 def attach(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the `__getattr__` and the `__dir__` of a package.
+    package: str,
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns the `__all__`, the `__getattr__` and the `__dir__` of a package.
+
+    Its names are those that its `__init__` imports under `if TYPE_CHECKING:`,
+    where type checkers and the documentation find them, too. At run time each
+    of these imports is made when its name is first used, so that importing
+    the package does not import TensorFlow.
 
     Args:
         package: Its name.
-        homes: The module that defines each name. A name that is the last of
-            its module's is the module itself.
 
     Example:
 
+    >>> from rs_keras import certification
     >>> from rs_keras._lazy import attach
-    >>> load, names = attach("json", {"loads": "json", "tool": "json.tool"})
-    >>> load("loads")("1"), load("tool").__name__, "tool" in names()
-    (1, 'json.tool', True)
+    >>> names, load, _ = attach("rs_keras.certification")
+    >>> names
+    ['Certificate', 'Certifier', 'Decision', 'Prediction']
+    >>> load("Decision") is certification.Decision
+    True
     """
+    module = sys.modules[package]
+    guarded = [
+        statement
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == _GUARD
+        for statement in node.body
+    ]
+    homes = {
+        imported.name: str(statement.module)
+        for statement in guarded
+        if isinstance(statement, ast.ImportFrom)
+        for imported in statement.names
+    }
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}"
             )
-        module = import_module(homes[name])
-        is_module = homes[name].rpartition(".")[2] == name
-        value = module if is_module else getattr(module, name)
-        setattr(sys.modules[package], name, value)
+        home = import_module(homes[name])
+        if hasattr(home, "__path__"):  # of a package, one of its modules
+            value = import_module(f"{homes[name]}.{name}")
+        else:
+            value = getattr(home, name)
+        setattr(module, name, value)
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+    return sorted(homes), load, lambda: sorted({*vars(module), *homes})
 
-    return load, names
+
+_GUARD = "TYPE_CHECKING"

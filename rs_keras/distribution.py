@@ -1,4 +1,4 @@
-"""Several workers on one job: who they are, and what they tell each other.
+"""Distribution: strategies, the workers of TF_CONFIG, and their collectives.
 
 Workers are processes, on one machine or many, that `TF_CONFIG` names. All run
 the same program; the first of them is the chief, who writes what is kept. What
@@ -129,8 +129,13 @@ def _parsed(text: str) -> tuple[Member, dict[str, list[str]]]:
             f"`TF_CONFIG` names no such task: {task} {index}, where the "
             f"cluster has {sizes}"
         )
-    behind = len(jobs.get("chief", [])) if task == "worker" else 0
-    return Member(index + behind, len(addresses)), jobs
+    return _place(jobs, task, index), jobs
+
+
+def _place(jobs: Mapping[str, list[str]], task: str, index: int) -> Member:
+    """Returns a task's place among the tasks of all jobs, the chief first."""
+    before = len(jobs.get("chief", [])) if task == "worker" else 0
+    return Member(index + before, sum(len(names) for names in jobs.values()))
 
 
 def strategy_of(
@@ -224,10 +229,10 @@ def _share_cores(name: str, replicas: int) -> None:
         if 1 < len(os.sched_getaffinity(0)) <= replicas:
             tf.config.threading.set_intra_op_parallelism_threads(1)
     except RuntimeError as error:
-        found = len(tf.config.list_logical_devices("CPU"))
-        if found < replicas:
+        existing = len(tf.config.list_logical_devices("CPU"))
+        if existing < replicas:
             raise ValueError(
-                f"`replicas` must be <= {found}, or be asked for before "
+                f"`replicas` must be <= {existing}, or be asked for before "
                 "TensorFlow begins, which then makes as many logical CPUs. "
                 f"Received: replicas={replicas}"
             ) from error
@@ -247,8 +252,8 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
 def _local_devices() -> list[str]:
     """Returns the accelerators of this machine, or its logical CPUs."""
     list_devices = tf.config.list_logical_devices
-    found = list_devices("GPU") or list_devices("CPU")
-    return [f"{device.device_type}:{i}" for i, device in enumerate(found)]
+    devices = list_devices("GPU") or list_devices("CPU")
+    return [f"{device.device_type}:{i}" for i, device in enumerate(devices)]
 
 
 def _await_others(
@@ -263,11 +268,10 @@ def _await_others(
     _, *others = [name for job in _JOBS for name in jobs.get(job, [])]
     for address in others:
         host, _, port = address.rpartition(":")
+        place = host.strip("[]"), int(port)
         while True:
             try:
-                socket.create_connection(
-                    (host.strip("[]"), int(port)), 5
-                ).close()
+                socket.create_connection(place, 5).close()
                 break
             except OSError as error:
                 if time.monotonic() > latest:
@@ -317,7 +321,7 @@ def has_workers(strategy: tf.distribute.Strategy | None) -> bool:
 def within_machine(
     strategy: tf.distribute.Strategy | None,
 ) -> tf.distribute.Strategy | None:
-    """Returns what spreads the work that each worker does by itself.
+    """Returns the strategy for the work that each worker does by itself.
 
     Returns:
         The strategy; None if it has one replica, or was made for workers, who
@@ -362,15 +366,13 @@ def member_of(strategy: tf.distribute.Strategy | None) -> Member:
         return Member(0, 1)
     resolver = strategy.cluster_resolver
     jobs = resolver.cluster_spec().as_dict()
-    count = sum(len(jobs.get(job, [])) for job in _JOBS)
-    behind = len(jobs.get("chief", [])) if resolver.task_type == "worker" else 0
-    return Member(int(resolver.task_id) + behind, count)
+    return _place(jobs, resolver.task_type, int(resolver.task_id))
 
 
 def largest(
     strategy: tf.distribute.Strategy | None, values: list[float]
 ) -> list[float]:
-    """Returns the largest that any worker gives of each value, to all.
+    """Returns the maximum over all workers of each value, to all of them.
 
     Example:
 
@@ -385,7 +387,7 @@ def largest(
 
 
 def gather(strategy: tf.distribute.Strategy | None, data: bytes) -> list[bytes]:
-    """Returns what each worker gives, in their order, to all of them.
+    """Returns the data of all workers, in their order, to each of them.
 
     Example:
 
@@ -411,7 +413,7 @@ def gather(strategy: tf.distribute.Strategy | None, data: bytes) -> list[bytes]:
 def from_chief(
     strategy: tf.distribute.Strategy | None, data: bytes | None
 ) -> bytes | None:
-    """Returns what the chief gives, to all; the others' is not looked at.
+    """Returns the chief's data to all workers; that of the others is ignored.
 
     Example:
 
@@ -422,15 +424,16 @@ def from_chief(
     member = member_of(strategy)
     if member.size == 1:
         return data
-    mine = b"" if data is None or not member.is_chief else b"+" + data
-    found = gather(strategy, mine)[0]
-    return found[1:] if found else None
+    # Nothing at all stands for None, "+" before the data for data.
+    own = b"" if data is None or not member.is_chief else b"+" + data
+    chief = gather(strategy, own)[0]
+    return chief[1:] if chief else None
 
 
 def _summed(
     strategy: tf.distribute.Strategy | None, mine: np.ndarray
 ) -> np.ndarray:
-    """Adds up, over workers, what each gives: [workers, numbers]."""
+    """Sums an array [workers, numbers] over the workers."""
     if member_of(strategy).size == 1:
         return mine
     return _total(strategy, tf.as_dtype(mine.dtype))(tf.constant(mine)).numpy()
@@ -459,11 +462,11 @@ def _total(
 def everywhere(
     strategy: tf.distribute.Strategy | None, work: Callable[[], Result]
 ) -> Result:
-    """Does `work`; an error in one worker is raised in each.
+    """Calls `work` in each worker; an error in one is raised in all.
 
     Args:
         strategy: Of the workers.
-        work: Lets the workers not wait for each other: reading, checking.
+        work: Uses no collective operations: reads, checks.
 
     Raises:
         ValueError: If `work` raised one, or an OSError, here or elsewhere;
@@ -482,10 +485,13 @@ def everywhere(
         result = work()
     except (ValueError, OSError) as error:
         problem = str(error) or type(error).__name__
-    found = [text.decode() for text in gather(strategy, problem.encode())]
-    if any(found):
-        told = [f"worker {i}: {text}" for i, text in enumerate(found) if text]
-        raise ValueError("; ".join(told))
+    problems = [
+        f"worker {i}: {text.decode()}"
+        for i, text in enumerate(gather(strategy, problem.encode()))
+        if text
+    ]
+    if problems:
+        raise ValueError("; ".join(problems))
     return result  # type: ignore[return-value]
 
 
@@ -509,33 +515,21 @@ def agree(
     """
     if member_of(strategy).size == 1:
         return
-    mine = {**facts, **versions()}
-    rows = gather(strategy, json.dumps(mine, sort_keys=True).encode())
-    told = [json.loads(row) for row in rows]
-    differing = [
-        f"{name}: "
-        + ", ".join(f"worker {i} {row.get(name)}" for i, row in enumerate(told))
-        for name in sorted({name for row in told for name in row})
-        if any(row.get(name) != told[0].get(name) for row in told)
-    ]
+    versions = {
+        "rs_keras": rs_keras.__version__,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+    }
+    own = json.dumps({**facts, **versions}, sort_keys=True)
+    workers = [json.loads(row) for row in gather(strategy, own.encode())]
+    differing = []
+    for name in sorted({name for facts in workers for name in facts}):
+        values = [facts.get(name) for facts in workers]
+        if any(value != values[0] for value in values):
+            each = (f"worker {i} {value}" for i, value in enumerate(values))
+            differing.append(f"{name}: {', '.join(each)}")
     if differing:
         raise ValueError(
             f"all workers must run the same job. Differing: "
             f"{'; '.join(differing)}"
         )
-
-
-def versions() -> dict[str, str]:
-    """Returns what may not differ between workers.
-
-    Example:
-
-    >>> from rs_keras import distribution
-    >>> sorted(distribution.versions())
-    ['keras', 'rs_keras', 'tensorflow']
-    """
-    return {
-        "rs_keras": rs_keras.__version__,
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-    }

@@ -1,4 +1,4 @@
-"""What the methods' losses are made of: functions of logits, no state.
+"""Losses that the training methods share: functions of logits.
 
 Logits of noisy copies are [m, B, C] throughout, m copies of B images.
 """

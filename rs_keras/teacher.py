@@ -1,4 +1,4 @@
-"""Soft labels: what a smoothed teacher answers to each training example."""
+"""Soft labels: the votes of a smoothed teacher on each training example."""
 
 import hashlib
 import itertools
@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterable
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from zipfile import BadZipFile
 
@@ -22,8 +21,8 @@ from rs_keras._checks import check_count
 from rs_keras._checks import check_distributions
 from rs_keras._checks import check_images
 from rs_keras.certification.certifier import Certifier
-from rs_keras.classifiers.adapters import fingerprint
 from rs_keras.classifiers.adapters import sigma_for
+from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.logs.evaluation import selected
 from rs_keras.logs.file_format import differences
 from rs_keras.logs.file_format import json_values
@@ -49,7 +48,7 @@ def smoothed_labels(
     progress: bool = True,
     strategy: tf.distribute.Strategy | None = None,
 ) -> np.ndarray:
-    """Returns how a smoothed classifier votes on each example of a data set.
+    """Returns the votes of a smoothed classifier on each example of a data set.
 
     Formula, with n draws of eps ~ Normal(0, I) an example:
 
@@ -60,9 +59,9 @@ def smoothed_labels(
     0.25, whatever the student's, and n = 10,000. Example i is drawn with
     `fold_in(seed, i)`.
 
-    With `path` the votes are written as they come, to `<path>.part`, and when
-    all are there, to `path`. A call that was stopped goes on where it was; one
-    whose file is complete reads it.
+    With `path`, votes are written to `<path>.part` while the call runs, and to
+    `path` when it is complete. An interrupted call resumes where it stopped; a
+    call whose file is complete reads it.
 
     Args:
         model: As in `rs_keras.Certifier`.
@@ -106,36 +105,34 @@ def smoothed_labels(
     check_count("n", n)
     sigma = sigma_for(model, sigma, _SIGMA)
     certifier = Certifier(model, sigma, strategy=strategy)
+    name = None
     if isinstance(dataset, str):
-        name: str | None = f"{dataset}/{split}"
+        name = f"{dataset}/{split}"
         dataset = datasets.load(dataset, split, None, data_dir, training=False)
-    else:
-        name = None
     if limit is not None:
         check_count("limit", limit)
-    start = _start(dataset)
-    is_short = certifier.dtype != "float32"
-    settings = json_values(
-        {
-            "sigma": certifier.sigma,
-            "n": n,
-            "seed": seed,
-            "dataset": name,
-            "limit": limit,
-            "first_image": digest(start),
-            "model": fingerprint(model),
-            # Files from before this was told are of float32.
-            **({"dtype": certifier.dtype} if is_short else {}),
-        }
-    )
+    settings = {
+        "sigma": certifier.sigma,
+        "n": n,
+        "seed": seed,
+        "dataset": name,
+        "limit": limit,
+        "first_image": digest(_first_image(dataset)),
+        "model": fingerprint(model),
+    }
+    # Files without it are of float32.
+    if certifier.dtype != "float32":
+        settings["dtype"] = certifier.dtype
+    settings = json_values(settings)
     if path is not None and Path(path).exists():
-        return _read_complete(Path(path), settings)
-    with _Votes(path, settings) as votes:
-        chunks = _chunks(dataset, limit, len(votes.rows), progress)
-        for first, images in chunks:
-            seeds = [fold_in(seed, first + i) for i in range(len(images))]
-            votes.add(certifier.sample(images, n, np.stack(seeds)))
-        return votes.finish(n)
+        labels, old = _read(Path(path))
+        _check_same(Path(path), old, settings)
+        return labels
+    votes = _Votes(path, settings)
+    for first, images in _chunks(dataset, limit, len(votes.rows), progress):
+        seeds = [fold_in(seed, first + i) for i in range(len(images))]
+        votes.add(certifier.sample(images, n, np.stack(seeds)))
+    return votes.finish(n)
 
 
 def read_labels(
@@ -168,25 +165,24 @@ def read_labels(
     >>> labels.shape, bool((labels == votes).all())
     ((3, 2), True)
     """
-    labels, made = _read(Path(path))
-    known = made.get("dataset") or ""
+    labels, settings = _read(Path(path))
+    known = settings.get("dataset") or ""
     # Files on disk have more than one name.
-    if dataset is not None and known and ":" not in known + dataset:
-        if known != f"{dataset}/train":
-            raise ValueError(
-                f"{path} holds the soft labels of {known}, not of "
-                f"{dataset}/train"
-            )
+    is_named = dataset is not None and known and ":" not in f"{known}{dataset}"
+    if is_named and known != f"{dataset}/train":
+        raise ValueError(
+            f"{path} holds the soft labels of {known}, not of {dataset}/train"
+        )
     return labels
 
 
 def _read(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the labels and the settings that they were made under."""
+    """Returns the labels and their settings."""
     try:
         # NumPy leaves a file open that it finds broken.
         with path.open("rb") as file, np.load(file) as archive:
             labels = archive["soft_label"]
-            made = json.loads(str(archive.get("settings", "{}")))
+            settings = json.loads(str(archive.get("settings", "{}")))
     except (
         AttributeError,  # one array, not an archive
         BadZipFile,
@@ -208,7 +204,7 @@ def _read(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
         check_distributions(labels, len(labels))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return labels.astype(np.float32), made
+    return labels.astype(np.float32), settings
 
 
 def digest(array: np.ndarray) -> str:
@@ -223,29 +219,26 @@ def digest(array: np.ndarray) -> str:
     >>> digest(np.zeros(4)) == digest(np.zeros([2, 2]))
     False
     """
-    array = np.ascontiguousarray(array)
-    found = hashlib.blake2b(digest_size=16)
-    found.update(f"{array.dtype}{array.shape}".encode())
-    found.update(array.tobytes())
-    return found.hexdigest()
+    head = f"{array.dtype}{array.shape}".encode()
+    return hashlib.blake2b(head + array.tobytes(), digest_size=16).hexdigest()
 
 
-def _start(dataset: tf.data.Dataset | Iterable) -> np.ndarray:
+def _first_image(dataset: tf.data.Dataset | Iterable) -> np.ndarray:
     """Returns the first image, which has to be the same each time."""
-    firsts = [next(selected(dataset), None) for _ in range(2)]
-    if firsts[0] is None or firsts[1] is None:
+    first, again = (next(selected(dataset), None) for _ in range(2))
+    if first is None or again is None:
         raise ValueError(
             "`dataset` must yield at least one example, each time it is "
             "iterated. Received: none"
         )
-    check_images(firsts[0][1])
-    if not np.array_equal(firsts[0][1], firsts[1][1]):
+    check_images(first[1])
+    if not np.array_equal(first[1], again[1]):
         raise ValueError(
             "`dataset` must yield the same order each time, without "
             "augmentation: load it with training=False, or give its name. "
             "Received: two different first images"
         )
-    return firsts[0][1]
+    return first[1]
 
 
 def _chunks(
@@ -255,29 +248,32 @@ def _chunks(
     progress: bool,
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (number of the first, images) of the examples from `done` on."""
-    size = getattr(dataset, "cardinality", lambda: -1)()
-    batched = getattr(dataset, "element_spec", [None])[0]
-    known = int(size) > 0 and getattr(batched, "shape", [0] * 4)[3:] == []
-    total = min(int(size), limit or int(size)) if known else limit
     examples = selected(dataset, 1, limit)
-    passed = sum(1 for _ in itertools.islice(examples, done))
-    if passed < done:
+    skipped = sum(1 for _ in itertools.islice(examples, done))
+    if skipped < done:
         raise ValueError(
             f"`dataset` must yield the {done} examples that there are votes "
-            f"of already. Received: {passed}"
+            f"of already. Received: {skipped}"
         )
-    with tqdm(
-        total=total, initial=done, unit="image", disable=not progress
-    ) as bar:
+    bar = tqdm(
+        total=_size(dataset, limit),
+        initial=done,
+        unit="image",
+        disable=not progress,
+    )
+    with bar:
         while chunk := list(itertools.islice(examples, _CHUNK)):
             yield chunk[0][0], np.concatenate([image for _, image, _ in chunk])
             bar.update(len(chunk))
 
 
-def _read_complete(path: Path, settings: dict[str, Any]) -> np.ndarray:
-    labels, made = _read(path)
-    _check_same(path, made, settings)
-    return labels
+def _size(dataset: Any, limit: int | None) -> int | None:
+    """How many examples there are to come; None where nobody knows."""
+    image = getattr(dataset, "element_spec", [None])[0]
+    if getattr(image, "shape", [0] * 4)[3:] != []:  # a batch of images
+        return limit
+    size = int(dataset.cardinality())
+    return min(size, limit or size) if size > 0 else limit
 
 
 def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -302,7 +298,6 @@ class _Votes:
         self.rows: list[np.ndarray] = []
         self._settings = settings
         self._path = None if path is None else Path(path)
-        self._file: Any = None
         if self._path is None:
             return
         if self._path.suffix != ".npz":
@@ -315,56 +310,45 @@ class _Votes:
             self._resume()
 
     def _resume(self) -> None:
+        """Reads the rows of a run that was stopped."""
         head, newline, body = self._part.read_bytes().partition(b"\n")
         if not newline:
+            self._part.unlink()
             return
         try:
-            made = json.loads(head)
-            classes = made.pop("classes")
+            settings = json.loads(head)
+            classes = settings.pop("classes")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{self._part} is no file of votes; delete it to begin anew: "
                 f"{error!r}"
             ) from error
-        _check_same(self._part, made, self._settings)
-        whole = len(body) // (8 * classes)
-        rows = np.frombuffer(body, "<i8", whole * classes)
-        self.rows = list(rows.reshape(whole, classes))
-        self._file = self._part.open("r+b")
-        self._file.truncate(len(head) + 1 + 8 * classes * whole)
-        self._file.seek(0, os.SEEK_END)
+        _check_same(self._part, settings, self._settings)
+        count = len(body) // (8 * classes)
+        self.rows = list(
+            np.frombuffer(body, "<i8", count * classes).reshape(count, classes)
+        )
+        os.truncate(self._part, len(head) + 1 + 8 * classes * count)
 
     def add(self, counts: np.ndarray) -> None:
         """Appends rows, and has them written."""
+        if self._path is not None:
+            with self._part.open("ab") as file:
+                if not file.tell():
+                    head = {**self._settings, "classes": counts.shape[1]}
+                    file.write(json.dumps(head).encode() + b"\n")
+                file.write(counts.astype("<i8").tobytes())
         self.rows.extend(counts)
-        if self._path is None:
-            return
-        if self._file is None:
-            self._file = self._part.open("wb")
-            head = {**self._settings, "classes": counts.shape[1]}
-            self._file.write(json.dumps(head).encode() + b"\n")
-        self._file.write(counts.astype("<i8").tobytes())
-        self._file.flush()
 
     def finish(self, n: int) -> np.ndarray:
-        """Returns the frequencies; the file of votes gives way to theirs."""
+        """Returns the frequencies; their file replaces that of the votes."""
         labels = (np.stack(self.rows) / n).astype(np.float32)
         if self._path is not None:
-            made = json.dumps(self._settings)
+            settings = json.dumps(self._settings)
             with written_whole(self._path) as temporary:
                 with temporary.open("wb") as file:
-                    np.savez_compressed(file, soft_label=labels, settings=made)
+                    np.savez_compressed(
+                        file, soft_label=labels, settings=settings
+                    )
             self._part.unlink(missing_ok=True)
         return labels
-
-    def __enter__(self) -> "_Votes":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._file is not None:
-            self._file.close()

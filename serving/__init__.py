@@ -19,13 +19,4 @@ if TYPE_CHECKING:
     from rs_keras.serving.tls import TLS as TLS
 
 # Loaded when first used: a client has no need of the server, nor the reverse.
-_HOMES = {
-    "AsyncCertificationClient": "rs_keras.serving.client.async_client",
-    "CertificationClient": "rs_keras.serving.client.certification_client",
-    "ClientTLS": "rs_keras.serving.client.channels",
-    "EmbeddedServer": "rs_keras.serving.server.embedded_server",
-    "ServingError": "rs_keras.serving.errors",
-    "TLS": "rs_keras.serving.tls",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

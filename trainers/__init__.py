@@ -28,7 +28,4 @@ if TYPE_CHECKING:
     from rs_keras.trainers.tuning import search_spaces as search_spaces
 
 # A module that also has a shorter name, loaded when first used.
-__getattr__, __dir__ = attach(
-    __name__,
-    {"search_spaces": "rs_keras.trainers.tuning.search_spaces"},
-)
+_, __getattr__, __dir__ = attach(__name__)

@@ -34,7 +34,7 @@ GROUPS = {
         "rs_keras": "",
         "rs_keras.bounds": "",
         "rs_keras.noise": "",
-        "rs_keras.classifiers.ensembles": "ensemble denoised soft_predict",
+        "rs_keras.classifiers.ensembles": "ensemble denoised",
         "rs_keras.per_input_sigma": "",
         "rs_keras.per_input_sigma.certifier": "",
         "rs_keras.certification.sequential": "",
@@ -121,14 +121,16 @@ class Page:
 
 def exported(sources: Path, module: str) -> tuple[str, ...]:
     """Returns a module's `__all__`, as its source has it; () for none."""
-    found: dict[str, ast.expr] = {}
-    others: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
     for node in ast.parse(_file_of(sources, module).read_text()).body:
-        if isinstance(node, ast.Assign):
-            found[ast.unparse(node.targets[0])] = node.value
-        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            others += imported(sources, str(node.module))
-    return _names_in(found) + others
+        match node:
+            case ast.Assign(targets=[ast.Name("__all__")], value=ast.List()):
+                listed = (*ast.literal_eval(node.value), *listed)
+            case ast.ImportFrom(names=[ast.alias("*")]):
+                listed += imported(sources, str(node.module))
+            case ast.Assign(targets=[ast.Tuple([ast.Name("__all__"), *_])]):
+                listed = _attached(sources, module)
+    return listed
 
 
 def imported(sources: Path, module: str) -> tuple[str, ...]:
@@ -138,12 +140,25 @@ def imported(sources: Path, module: str) -> tuple[str, ...]:
     return tuple(alias.name for node in imports for alias in node.names)
 
 
-def _names_in(found: dict[str, ast.expr]) -> tuple[str, ...]:
-    """Evaluates `__all__`: a list, or what loads names from their `_HOMES`."""
-    names = found.get("__all__")
-    if names is not None and ast.unparse(names) == "sorted(_HOMES)":
-        return tuple(sorted(ast.literal_eval(found["_HOMES"])))
-    return tuple(ast.literal_eval(names)) if names else ()
+def _attached(sources: Path, package: str) -> tuple[str, ...]:
+    """Returns the names that a package imports when they are first used.
+
+    Without the modules of other packages, which have pages there.
+    """
+    names = {
+        alias.name
+        for node in ast.parse(_file_of(sources, package).read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == _LAZY
+        for statement in node.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+        if statement.module == package
+        or not _file_of(sources, f"{statement.module}.{alias.name}").is_file()
+    }
+    return tuple(sorted(names))
+
+
+_LAZY = "TYPE_CHECKING"
 
 
 def _file_of(sources: Path, module: str) -> Path:

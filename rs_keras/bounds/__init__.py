@@ -1,35 +1,29 @@
 """Confidence bounds and certified radii, in float64."""
 
-from rs_keras.bounds.confidence import bernstein_lower
-from rs_keras.bounds.confidence import binomial_pvalue
-from rs_keras.bounds.confidence import clopper_pearson_lower
-from rs_keras.bounds.confidence import clopper_pearson_upper
-from rs_keras.bounds.confidence import hoeffding_lower
-from rs_keras.bounds.other_norms import linf_log
-from rs_keras.bounds.other_norms import linf_radius
-from rs_keras.bounds.radii import TwoCount
-from rs_keras.bounds.radii import certificate
-from rs_keras.bounds.radii import lowered
-from rs_keras.bounds.radii import max_radius
-from rs_keras.bounds.radii import minimum_n
-from rs_keras.bounds.radii import radius
-from rs_keras.bounds.radii import raised
-from rs_keras.bounds.radii import two_count
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "TwoCount",
-    "bernstein_lower",
-    "binomial_pvalue",
-    "certificate",
-    "clopper_pearson_lower",
-    "clopper_pearson_upper",
-    "hoeffding_lower",
-    "linf_log",
-    "linf_radius",
-    "lowered",
-    "max_radius",
-    "minimum_n",
-    "radius",
-    "raised",
-    "two_count",
-]
+from rs_keras._lazy import attach
+
+if TYPE_CHECKING:
+    from rs_keras.bounds.confidence import bernstein_lower as bernstein_lower
+    from rs_keras.bounds.confidence import binomial_pvalue as binomial_pvalue
+    from rs_keras.bounds.confidence import (
+        clopper_pearson_lower as clopper_pearson_lower,
+    )
+    from rs_keras.bounds.confidence import (
+        clopper_pearson_upper as clopper_pearson_upper,
+    )
+    from rs_keras.bounds.confidence import hoeffding_lower as hoeffding_lower
+    from rs_keras.bounds.radii import TwoCount as TwoCount
+    from rs_keras.bounds.radii import certificate as certificate
+    from rs_keras.bounds.radii import linf_radius as linf_radius
+    from rs_keras.bounds.radii import lowered as lowered
+    from rs_keras.bounds.radii import max_radius as max_radius
+    from rs_keras.bounds.radii import mean_certificate as mean_certificate
+    from rs_keras.bounds.radii import minimum_n as minimum_n
+    from rs_keras.bounds.radii import radius as radius
+    from rs_keras.bounds.radii import raised as raised
+    from rs_keras.bounds.radii import two_count as two_count
+    from rs_keras.logs.metrics import linf_log as linf_log
+
+__all__, __getattr__, __dir__ = attach(__name__)

@@ -1,4 +1,4 @@
-"""Confidence bounds and certified radii, in float64, rounded to the safe side.
+"""Certified radii from confidence bounds, in float64, rounded down.
 
 Pure functions of tensors (or numbers, or arrays) that broadcast against each
 other, in eager mode, inside a `tf.function` and in an exported graph. A lower
@@ -12,6 +12,7 @@ true, 0 and 1, and the radius 0.
 
 import math
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,34 +20,17 @@ import tensorflow as tf
 from tensorflow_probability import distributions as tfd
 
 from rs_keras._checks import check_choice
+from rs_keras._checks import check_count
 from rs_keras.bounds.confidence import ROUNDING
 from rs_keras.bounds.confidence import Value
 from rs_keras.bounds.confidence import bernstein_lower
-from rs_keras.bounds.confidence import binomial_pvalue
-from rs_keras.bounds.confidence import check_all
-from rs_keras.bounds.confidence import check_alpha
+from rs_keras.bounds.confidence import check_ranges
 from rs_keras.bounds.confidence import check_votes
 from rs_keras.bounds.confidence import clopper_pearson_lower
 from rs_keras.bounds.confidence import clopper_pearson_upper
 from rs_keras.bounds.confidence import float64
 from rs_keras.bounds.confidence import hoeffding_lower
 from rs_keras.bounds.confidence import possible_votes
-
-__all__ = [
-    "TwoCount",
-    "bernstein_lower",
-    "binomial_pvalue",
-    "certificate",
-    "clopper_pearson_lower",
-    "clopper_pearson_upper",
-    "hoeffding_lower",
-    "lowered",
-    "max_radius",
-    "minimum_n",
-    "radius",
-    "raised",
-    "two_count",
-]
 
 # The share of alpha that the runner-up's bound takes. Ten percent loses at
 # most 0.2 % of the radius where a single other class gets all the rest, and is
@@ -101,10 +85,7 @@ def radius(p: Value, sigma: Value) -> tf.Tensor:
     References:
     - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918)
     """
-    check_all(
-        "p", p, "lie in [0, 1]", lambda value: (value >= 0) & (value <= 1)
-    )
-    _check_sigma(sigma)
+    check_ranges(p=p, sigma=sigma)
     p, sigma = float64(p), float64(sigma)
     wins = tf.logical_and(p > 0.5, sigma > 0)
     quantile = _quantile(tf.where(p > 0.5, p, 0.75))
@@ -170,8 +151,7 @@ def two_count(
     References:
     - [Cohen et al., 2019](https://arxiv.org/abs/1902.02918), theorem 1
     """
-    _check_sigma(sigma)
-    check_alpha(alpha)
+    check_ranges(sigma=sigma, alpha=alpha)
     check_votes(k, k2, n)
     alpha, sigma = float64(alpha), float64(sigma)
     lower = clopper_pearson_lower(k, n, (1 - RUNNER_UP_SHARE) * alpha)
@@ -179,6 +159,7 @@ def two_count(
     upper = clopper_pearson_upper(k2, n, RUNNER_UP_SHARE * alpha)
     upper = raised(upper, distance)
     possible = possible_votes(k, k2, n)
+    # Votes that no n draws can give bound nothing.
     lower = tf.where(possible, lower, 0.0)
     upper = tf.where(possible, upper, 1.0)
     upper = tf.minimum(upper, (1 - lower) * (1 + ROUNDING))
@@ -186,9 +167,9 @@ def two_count(
     top = _quantile(tf.where(certified, lower, 0.75))
     second = _quantile(tf.where(certified, upper, 0.25))
     error = _QUANTILE_MARGIN * (tf.abs(top) + tf.abs(second))
-    found = tf.maximum(0.5 * sigma * (top - second - error), 0.0)
-    found = tf.where(certified, found, 0.0)
-    return TwoCount(lower, upper, found, tf.logical_not(certified))
+    half_gap = tf.maximum(0.5 * sigma * (top - second - error), 0.0)
+    two_sided = tf.where(certified, half_gap, 0.0)
+    return TwoCount(lower, upper, two_sided, tf.logical_not(certified))
 
 
 def certificate(
@@ -226,10 +207,52 @@ def certificate(
     (0.911373, 0.67463, True)
     """
     if k2 is not None:
-        found = two_count(k, k2, n, alpha, sigma, distance)
-        return found.lower, found.radius, tf.logical_not(found.abstain)
-    _check_sigma(sigma)
+        both = two_count(k, k2, n, alpha, sigma, distance=distance)
+        return both.lower, both.radius, tf.logical_not(both.abstain)
+    check_ranges(sigma=sigma)
     lower = lowered(clopper_pearson_lower(k, n, alpha), distance)
+    return lower, radius(lower, sigma), lower >= 0.5
+
+
+def mean_certificate(
+    rule: str,
+    total: Value,
+    total_of_squares: Value,
+    n: Value,
+    alpha: Value,
+    sigma: Value,
+    distance: Value = 0.0,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """CERTIFY on the sum of a class's soft predictions, each in [0, 1].
+
+    Args:
+        rule: "hoeffding" or "bernstein".
+        total: Sum of the n soft predictions.
+        total_of_squares: Sum of their squares.
+        n: Draws.
+        alpha: Error probability, in (0, 1).
+        sigma: Standard deviation of the noise, > 0.
+        distance: As in `two_count`; a mean differs by no more either.
+
+    Returns:
+        As `certificate`; the bound is on the mean soft prediction.
+
+    Raises:
+        ValueError: If an argument is a number or array out of its range.
+
+    Example:
+
+    >>> from rs_keras import bounds
+    >>> p, radius, certified = bounds.mean_certificate(
+    ...     "bernstein", 990.0, 985.0, n=1000, alpha=0.001, sigma=0.5)
+    >>> round(float(p), 4), round(float(radius), 4), bool(certified)
+    (0.9636, 0.8972, True)
+    """
+    if rule == "hoeffding":
+        lower = hoeffding_lower(total, n, alpha)
+    else:
+        lower = bernstein_lower(total, total_of_squares, n, alpha)
+    lower = lowered(lower, distance)
     return lower, radius(lower, sigma), lower >= 0.5
 
 
@@ -255,7 +278,8 @@ def lowered(p: Value, distance: Value) -> tf.Tensor:
     >>> round(float(bounds.lowered(0.75, distance=0.125)), 9)
     0.625
     """
-    p, distance = float64(p), _checked_distance(distance)
+    check_ranges(distance=distance)
+    p, distance = float64(p), float64(distance)
     less = tf.maximum(p - distance - ROUNDING, 0.0)
     return tf.where(distance > 0, less, p)
 
@@ -269,9 +293,54 @@ def raised(p: Value, distance: Value) -> tf.Tensor:
     >>> round(float(bounds.raised(0.75, distance=0.125)), 9)
     0.875
     """
-    p, distance = float64(p), _checked_distance(distance)
+    check_ranges(distance=distance)
+    p, distance = float64(p), float64(distance)
     more = tf.minimum(p + distance + ROUNDING, 1.0)
     return tf.where(distance > 0, more, p)
+
+
+def linf_radius(
+    radius: np.ndarray | float, image_shape: Sequence[int]
+) -> np.ndarray:
+    """The L-infinity radius that an L2 radius implies.
+
+        radius / sqrt(d), d = the number of pixel values
+
+    because |x|_2 <= sqrt(d) * |x|_inf: if no pixel value changes by as much,
+    the whole change is shorter than `radius` in L2.
+
+    Args:
+        radius: L2 radii, >= 0 and finite.
+        image_shape: (H, W, C).
+
+    Returns:
+        float64, the shape of `radius`, rounded down.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+
+    >>> from rs_keras.bounds import linf_radius
+    >>> float(linf_radius(0.56, (28, 28, 1)).round(6))
+    0.02
+
+    References:
+    - [Salman et al., 2019](https://arxiv.org/abs/1906.04584), section 4.2
+    """
+    sizes = [check_count("image_shape", size) for size in image_shape]
+    if not sizes:
+        raise ValueError(
+            "`image_shape` must be (H, W, C). "
+            f"Received: image_shape={image_shape!r}"
+        )
+    radii = np.asarray(radius, np.float64)
+    if not (np.isfinite(radii) & (radii >= 0)).all():
+        raise ValueError(
+            f"`radius` must be >= 0 and finite. Received: radius={radius!r}"
+        )
+    # Half of it covers the roundings of a square root and a division.
+    return radii / np.sqrt(float(np.prod(sizes))) * (1 - ROUNDING / 2)
 
 
 def max_radius(
@@ -302,8 +371,7 @@ def max_radius(
     1.9057
     """
     check_choice("rule", rule, _MAX_LOWER)
-    check_all("n", n, "be >= 1", lambda value: value >= 1)
-    check_alpha(alpha)
+    check_ranges(n=n, alpha=alpha)
     if runner_up and rule == "clopper_pearson":
         alpha = (1 - RUNNER_UP_SHARE) * alpha
     lower = np.clip(_MAX_LOWER[rule](n, alpha), 0, 1)
@@ -331,7 +399,7 @@ def minimum_n(
     10
     """
     check_choice("rule", rule, _MINIMUM_N)
-    check_alpha(alpha)
+    check_ranges(alpha=alpha)
     if runner_up and rule == "clopper_pearson":
         alpha = (1 - RUNNER_UP_SHARE) * alpha
     return _MINIMUM_N[rule](alpha)
@@ -356,24 +424,5 @@ _MINIMUM_N: dict[str, Callable[[float], int]] = {
 
 def _quantile(p: tf.Tensor) -> tf.Tensor:
     """Phi^-1(p), float64."""
-    zero, one = tf.constant(0.0, tf.float64), tf.constant(1.0, tf.float64)
-    return tfd.Normal(zero, one).quantile(p)
-
-
-def _checked_distance(distance: Value) -> tf.Tensor:
-    check_all(
-        "distance",
-        distance,
-        "lie in [0, 1)",
-        lambda value: (value >= 0) & (value < 1),
-    )
-    return float64(distance)
-
-
-def _check_sigma(sigma: Value) -> None:
-    check_all(
-        "sigma",
-        sigma,
-        "be > 0 and finite",
-        lambda value: (value > 0) & np.isfinite(value),
-    )
+    zero = tf.constant(0.0, tf.float64)
+    return tfd.Normal(zero, tf.ones_like(zero)).quantile(p)

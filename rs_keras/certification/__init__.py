@@ -10,11 +10,4 @@ if TYPE_CHECKING:
     from rs_keras.certification.certifier import Certifier as Certifier
     from rs_keras.certification.sequential.decision import Decision as Decision
 
-_HOMES = {
-    "Certificate": "rs_keras.certification.certificate",
-    "Certifier": "rs_keras.certification.certifier",
-    "Decision": "rs_keras.certification.sequential.decision",
-    "Prediction": "rs_keras.certification.certificate",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

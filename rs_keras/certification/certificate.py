@@ -1,16 +1,22 @@
-"""What a certifier answers."""
+"""Predictions and certificates, and the sentences that say what they mean."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from decimal import ROUND_DOWN
 from decimal import Context
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 ABSTAIN = -1
+
+STATEMENTS: dict[str, Any] = tomllib.loads(
+    (Path(__file__).parent / "statements.toml").read_text()
+)
 
 
 @dataclass(frozen=True)
@@ -107,43 +113,30 @@ class Certificate:
         'class 1; no change of the image smaller than 0.838 in L2 can alter \
 this, with 99.9% confidence'
         """
-        confidence = confidence_of(self.settings["alpha"])
-        label = int(self.label[row])
-        of = what = ""
+        texts = STATEMENTS["certificate"]
+        at = answer = ""
         per_input = self.settings.get("scope") == "per_input_sigma"
         if per_input and self.sigma is not None:
-            of = f" at sigma = {self.sigma[row]:g}, chosen for this image"
-            what = " answer at this one sigma"
-        if label == ABSTAIN:
-            return f"abstains: no class wins{of} with {confidence}"
-        return (
-            f"class {label}{of}; no change of the image smaller than "
-            f"{rounded_down(self.radius[row])} in L2 can alter this{what}, "
-            f"with {confidence}"
+            at = texts["at"].format(sigma=self.sigma[row])
+            answer = texts["answer"]
+        abstains = self.label[row] == ABSTAIN
+        return texts["abstains" if abstains else "certified"].format(
+            label=self.label[row],
+            radius=rounded_down(self.radius[row]),
+            at=at,
+            answer=answer,
+            confidence=confidence_of(self.settings["alpha"]),
         )
 
     def statement(self) -> str:
         """Says in words what is guaranteed, for whom and on what condition."""
-        given = self.settings
-        notes = []
-        if "tolerance" in given:
-            notes.append(
-                f"How many samples bound an image's class was planned on the "
-                f"{given['n0']} that selected it, to lose about "
-                f"{given['tolerance']:g} of the radius at most; the bound "
-                "itself is on fresh ones, at the full confidence."
-            )
-        if "max_radius" in given:
-            notes.append(
-                f"A radius above {given['max_radius']:g} is given as "
-                f"{given['max_radius']:g}."
-            )
-        return guarantee(
-            given,
-            "answers `label` on every image closer than `radius` in L2, in "
-            "units of pixels in [0, 1], unless `label` is -1",
-            *notes,
-        )
+        texts = STATEMENTS["certificate"]
+        notes = [
+            texts[name].format(**self.settings)
+            for name in ("tolerance", "max_radius")
+            if name in self.settings
+        ]
+        return guarantee(self.settings, texts["claim"], *notes)
 
 
 def confidence_of(alpha: float) -> str:
@@ -167,68 +160,22 @@ def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
         claim: What the smoothed classifier does: "answers ...".
         *notes: More sentences.
     """
-    classifier = (
-        "the classifier that takes the majority vote of the base classifier"
-        if settings.get("bound", "clopper_pearson") == "clopper_pearson"
-        else "the classifier that averages softmax(beta * logits), "
-        f"beta={settings['beta']:g},"
-    )
     scope = settings.get("scope", "fixed_sigma")
-    deviation = _DEVIATION[scope].format(settings["sigma"])
-    first = (
-        "For each image by itself, with probability at least "
-        f"{_complement(settings['alpha']):f} over the noise drawn for it: "
-        f"{classifier} under Gaussian noise of {deviation} {claim}."
+    votes = settings.get("bound", "clopper_pearson") == "clopper_pearson"
+    classifier = STATEMENTS["classifier"]["votes" if votes else "soft"]
+    first = STATEMENTS["guarantee"].format(
+        probability=f"{_complement(settings['alpha']):f}",
+        classifier=classifier.format(**settings),
+        deviation=STATEMENTS["deviation"][scope].format(**settings),
+        claim=claim,
     )
-    notes = (*notes, *_CONDITIONS.get(scope, ()))
-    dtype = settings.get("dtype", "float32")
-    if dtype != "float32":
-        notes = (
-            *notes,
-            f"It is about the base classifier as computed in {dtype}, which "
-            "is another one than in float32.",
-        )
-    rests = (
-        "The probability is not joint over many images. It rests on noise "
-        "that was not known when the image was chosen."
-    )
-    exact = _ARITHMETIC[settings["noise"]].format(**settings)
-    return " ".join([first, *notes, rests, exact])
-
-
-_DEVIATION = {
-    "fixed_sigma": "standard deviation {:g}",
-    "per_input_sigma": "the standard deviation `sigma` chosen for this image",
-    "composition": "the standard deviation of the expert that a smoothed "
-    "router chooses",
-}
-
-_CONDITIONS = {
-    "per_input_sigma": (
-        "It is about that one sigma, kept for the whole ball. A deployed "
-        "classifier that chooses sigma anew for each image is another one: of "
-        "that, nothing is certified.",
-    ),
-    "composition": (
-        "The radius is the smaller of the router's and the expert's, with "
-        "half of the error probability for each.",
-    ),
-}
-
-_ARITHMETIC = {
-    "float": (
-        "It is about real arithmetic: image plus noise is rounded to float32, "
-        "which a base classifier made for it could exploit."
-    ),
-    "grid": (
-        "It is about images whose pixels are multiples of 1/255 (another is "
-        "rounded to the nearest such image first, and the radius is around "
-        "that one). Image plus noise is exact on that grid, and a draw is "
-        "within a total variation of {total_variation:.1e} of the Gaussian "
-        "rounded to it, which is allowed for: so it holds for every base "
-        "classifier."
-    ),
-}
+    sentences = [first, *notes, STATEMENTS["condition"].get(scope, "")]
+    if settings.get("dtype", "float32") != "float32":
+        sentences.append(STATEMENTS["dtype"].format(**settings))
+    sentences.append(STATEMENTS["independence"])
+    exact = STATEMENTS["arithmetic"][settings["noise"]]
+    sentences.append(exact.format(**settings))
+    return " ".join(filter(None, sentences))
 
 
 def rounded_down(radius: float, digits: int = 3) -> str:

@@ -101,7 +101,7 @@ class Certifier(SmoothedClassifier):
         alpha: float = 1e-3,
         seed: Seed = None,
     ) -> Prediction:
-        """Says what the smoothed classifier answers (PREDICT).
+        """Predicts the smoothed classifier's label, or abstains (PREDICT).
 
         With probability at least 1 - alpha over the noise, the label is the
         smoothed classifier's or -1: it abstains unless the two-sided binomial
@@ -129,9 +129,9 @@ class Certifier(SmoothedClassifier):
         n = check_count("n", n)
         alpha = check_probability("alpha", alpha)
         check_feasible("n", n, alpha, bounds.minimum_n(alpha, "predict"))
-        images, graphs = self._prepare(images)
+        images, loop = self._prepare(images)
         seeds = self._seeds(seed, images)
-        counts = self._sum(graphs.count, images, seeds, 0, n)
+        counts = loop.draw(images, seeds, 0, n)
         distance = self._smoothing(images.shape[1:]).distance
         label, p_value = (
             value.numpy() for value in decide_label(counts, alpha, n, distance)
@@ -175,8 +175,8 @@ class Certifier(SmoothedClassifier):
                 the one that all n draws would give it, for fewer draws. The
                 certificate is as sure as without. None draws n for every
                 image.
-            max_radius: Radii above it are not asked for, and given as it is:
-                with a tolerance, that is what saves most.
+            max_radius: Larger radii are reported as this one. Together with a
+                tolerance it saves most of the draws.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy. Whoever
                 knows the noise beforehand can look for an image that fools it.
 
@@ -203,34 +203,31 @@ class Certifier(SmoothedClassifier):
             tolerance=tolerance,
             max_radius=max_radius,
         )
-        # The arguments come first: a model may take long to look at.
+        # Before the model is probed, which may take long.
         spec.check(self._smoothing())
-        images, graphs = self._prepare(images, spec.soft)
+        images, loop = self._prepare(images, spec.soft)
         smoothing = self._smoothing(images.shape[1:])
         seeds = self._seeds(seed, images)
-
-        def draw(rows: np.ndarray, first: int, count: int) -> np.ndarray:
-            given = images[rows], seeds[rows], first, count
-            if spec.soft:
-                return self._sum(graphs.soft_sums, *given, beta=spec.beta)
-            return self._sum(graphs.count, *given)
-
-        selection = draw(np.arange(len(images)), 0, spec.n0)
+        soft_beta = spec.beta if spec.soft else None
+        # Votes are [B, C]; soft sums [B, 3, C]: votes, sums, squares' sums.
+        selection = loop.draw(images, seeds, 0, spec.n0, soft_beta)
         drawn = planned(selection, spec, self.sigma)
         estimate = np.zeros_like(selection)
         for size in np.unique(drawn).tolist():
-            rows = np.flatnonzero(drawn == size)
-            estimate[rows] = draw(rows, spec.n0, size)
+            rows = drawn == size
+            estimate[rows] = loop.draw(
+                images[rows], seeds[rows], spec.n0, size, soft_beta
+            )
         if spec.soft:
-            verdict = soft_certificate(
+            bounded = soft_certificate(
                 selection[:, 1], estimate, spec, smoothing, drawn
             )
             selection, estimate = selection[:, 0].astype(int), estimate[:, 1]
         else:
-            verdict = vote_certificate(
+            bounded = vote_certificate(
                 selection, estimate, spec, smoothing, drawn
             )
-        label, radius, p_lower = (value.numpy() for value in verdict)
+        label, radius, p_lower = (value.numpy() for value in bounded)
         return Certificate(
             label=label,
             radius=radius,
@@ -254,24 +251,25 @@ class Certifier(SmoothedClassifier):
     ) -> Decision:
         """Decides whether each image keeps its label within a radius.
 
-        The votes are looked at again and again, and an image is drawn no
-        further once it is decided: most take a few hundred draws. With
-        probability at least 1 - alpha, over all looks and all radii together,
-        what is certified of an image is true. "Not certified" says nothing.
+        A group-sequential test: votes are counted in stages, and an image is
+        drawn no further once it is decided; most take a few hundred draws.
+        With probability at least 1 - alpha, over all stages and all radii
+        together, what is certified of an image is true. "Not certified" says
+        nothing.
 
         Args:
             images: [B, H, W, C], in [0, 1].
-            radius: L2, in pixel units, >= 0; or several of them: the largest
-                that is certified is told for each image, and no alpha is lost
-                to their number.
+            radius: L2, in pixel units, >= 0; or several of them: each image
+                gets the largest that is certified, and their number costs no
+                alpha.
             alpha: Probability of a certificate that is not true, for each
                 image, in (0, 1).
             n_max: The most draws an image, with those that fix its class.
-            runner_up: Whether to look at the second class, too: certifies more
+            runner_up: Whether to test the second class, too: certifies more
                 images. False certifies with fewer draws.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
             n0: Draws that fix the class. Without the second class they are
-                spared wherever the radii allow it.
+                saved wherever the radii allow it.
 
         Returns:
             A `Decision`.
@@ -293,33 +291,35 @@ class Certifier(SmoothedClassifier):
         True
         """
         spec = DecideSpec(radius, alpha, n_max, runner_up, n0)
-        # The arguments come first: a model may take long to look at.
+        # Before the model is probed, which may take long.
         spec.check(self._smoothing())
-        images, graphs = self._prepare(images)
+        images, loop = self._prepare(images)
         smoothing = self._smoothing(images.shape[1:])
         tables = decision_tables(spec, smoothing)
         seeds = self._seeds(seed, images)
 
         def draw(rows: np.ndarray, first: int, n: int) -> np.ndarray:
-            return self._sum(graphs.count, images[rows], seeds[rows], first, n)
+            return loop.draw(images[rows], seeds[rows], first, n)
 
-        found = decide_on_host(draw, len(images), tables, self.sigma)
-        settings = decision_settings(spec, smoothing, tables)
-        return Decision(**found, seed=seeds, settings=settings)
+        return Decision(
+            **decide_on_host(draw, len(images), tables, self.sigma),
+            seed=seeds,
+            settings=decision_settings(spec, smoothing, tables),
+        )
 
     def decision_settings(
         self,
         radius: float | Sequence[float],
-        alpha: float = 1e-3,
-        n_max: int = 100_000,
-        runner_up: bool = True,
-        n0: int = 100,
         image_shape: Sequence[int] | None = None,
+        **decide_arguments: Any,
     ) -> dict[str, Any]:
-        """Returns what `decide` would rest on under these arguments, checked.
+        """Validates the arguments of `decide` and returns them as settings.
 
-        The arguments and errors are those of `decide`, and `image_shape` is
-        that of `settings`.
+        Args:
+            radius: As in `decide`.
+            image_shape: As in `settings`.
+            **decide_arguments: The other arguments of `decide`, but for
+                images and seed.
 
         Example:
 
@@ -329,7 +329,7 @@ class Certifier(SmoothedClassifier):
         >>> settings["radii"], settings["n_max"], settings["alpha"]
         ([0.25, 0.5], 100000, 0.001)
         """
-        spec = DecideSpec(radius, alpha, n_max, runner_up, n0)
+        spec = DecideSpec(radius, **decide_arguments)
         smoothing = self._smoothing(image_shape)
         tables = decision_tables(spec, smoothing)
         return decision_settings(spec, smoothing, tables)
@@ -357,21 +357,15 @@ class Certifier(SmoothedClassifier):
 
     def settings(
         self,
-        n0: int = 100,
-        n: int = 100_000,
-        alpha: float = 1e-3,
-        bound: str = "clopper_pearson",
-        beta: float = 1.0,
-        runner_up: bool = True,
-        tolerance: float | None = None,
-        max_radius: float | None = None,
         image_shape: Sequence[int] | None = None,
+        **certify_arguments: Any,
     ) -> dict[str, Any]:
-        """Returns what `certify` would rest on under these arguments, checked.
+        """Validates the arguments of `certify` and returns them as settings.
 
-        The arguments and errors are those of `certify`, but for
-        `image_shape`: (H, W, C), where the model does not tell it. With
-        noise="grid" the total variation of a draw follows from it.
+        Args:
+            image_shape: (H, W, C), where the model does not tell it. With
+                noise="grid" the total variation of a draw follows from it.
+            **certify_arguments: Those of `certify`, but for images and seed.
 
         Example:
 
@@ -381,16 +375,7 @@ class Certifier(SmoothedClassifier):
         >>> settings["n"], settings["bound"], settings["noise"]
         (1000, 'clopper_pearson', 'float')
         """
-        spec = CertifySpec(
-            n0=n0,
-            n=n,
-            alpha=alpha,
-            bound=bound,
-            beta=beta,
-            runner_up=runner_up,
-            tolerance=tolerance,
-            max_radius=max_radius,
-        )
+        spec = CertifySpec(**certify_arguments)
         smoothing = self._smoothing(image_shape)
         spec.check(smoothing)
         return spec.settings(smoothing)

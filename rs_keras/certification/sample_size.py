@@ -1,7 +1,7 @@
-"""How many draws an image needs, planned on the draws that select its class.
+"""Sample sizes: the draws an image needs, planned on those of the selection.
 
-Given those, class and number are constants, so that fresh draws give a bound
-at the full confidence: planning spends nothing of alpha.
+Given the selection, class and sample size are constants, so that fresh draws
+give a bound at the full confidence: planning spends nothing of alpha.
 """
 
 import numpy as np
@@ -61,46 +61,39 @@ def planned(pilot: np.ndarray, spec: CertifySpec, sigma: float) -> np.ndarray:
     if spec.tolerance is None:
         return np.full(len(pilot), spec.n)
     sizes = choices(spec.n)
-    radius_of = _radius_of_sums if spec.soft else _radius_of_votes
-    radius = radius_of(pilot, sizes, spec, sigma)
+    certificate_of = _mean_certificate if spec.soft else _vote_certificate
+    _, radius, certified = certificate_of(pilot, sizes, spec, sigma)
+    radius = np.where(certified, radius, 0.0)
     if spec.max_radius is not None:
         radius = np.minimum(radius, spec.max_radius)
     enough = radius[:, -1:] - radius <= spec.tolerance
     return sizes[enough.argmax(1)]
 
 
-def _radius_of_votes(
-    pilot: np.ndarray,
-    sizes: np.ndarray,
-    spec: CertifySpec,
-    sigma: float,
-) -> np.ndarray:
-    top, second = tf.math.top_k(pilot, 2).values.numpy().T[:, :, None]
-    # Half a vote keeps a class that had all of them from being certain.
-    share = (top + 0.5) / (PILOT + 1)
-    k = np.rint(share * sizes).astype(np.int64)
-    k2 = None
-    if spec.runner_up:
-        share = (second + 0.5) / (PILOT + 1)
-        k2 = np.minimum(np.rint(share * sizes).astype(np.int64), sizes - k)
-    _, radius, certified = bounds.certificate(
-        k, k2, np.broadcast_to(sizes, k.shape), spec.alpha, sigma
+def _vote_certificate(
+    pilot: np.ndarray, sizes: np.ndarray, spec: CertifySpec, sigma: float
+) -> tuple[tf.Tensor, ...]:
+    """Bound, radius and whether there is one, of [B, G] hypothetical votes."""
+    # [2, B, 1]: half a vote keeps a class that had all from being certain.
+    top_two = tf.math.top_k(pilot, 2).values.numpy().T[:, :, None]
+    k, k2 = np.rint((top_two + 0.5) / (PILOT + 1) * sizes).astype(np.int64)
+    return bounds.certificate(
+        k,
+        np.minimum(k2, sizes - k) if spec.runner_up else None,
+        np.broadcast_to(sizes, k.shape),
+        spec.alpha,
+        sigma,
     )
-    return np.where(certified, radius, 0.0)
 
 
-def _radius_of_sums(
-    pilot: np.ndarray,
-    sizes: np.ndarray,
-    spec: CertifySpec,
-    sigma: float,
-) -> np.ndarray:
+def _mean_certificate(
+    pilot: np.ndarray, sizes: np.ndarray, spec: CertifySpec, sigma: float
+) -> tuple[tf.Tensor, ...]:
+    """As `_vote_certificate`, of hypothetical sums of soft predictions."""
     chosen = pilot[:, 1].argmax(-1)
     rows = np.arange(len(pilot))
     means = np.minimum(pilot[rows, 1:, chosen] / PILOT, 1.0)
-    total, squares = (mean[:, None] * sizes for mean in means.T)
-    if spec.bound == "hoeffding":
-        lower = bounds.hoeffding_lower(total, sizes, spec.alpha)
-    else:
-        lower = bounds.bernstein_lower(total, squares, sizes, spec.alpha)
-    return bounds.radius(tf.maximum(lower, 0.0), sigma).numpy()
+    total, squares = means.T[:, :, None] * sizes
+    return bounds.mean_certificate(
+        spec.bound, total, squares, sizes, spec.alpha, sigma=sigma
+    )

@@ -1,10 +1,6 @@
-"""A classifier under noise and its votes: the drawing half of a certifier."""
+"""The smoothed classifier: a base classifier, checked, and its votes."""
 
-import time
-from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,49 +13,28 @@ from rs_keras._checks import check_images
 from rs_keras._checks import check_positive
 from rs_keras.certification.sampling import NOISE_MODES
 from rs_keras.certification.sampling import Sampler
+from rs_keras.certification.sampling import SamplingLoop
 from rs_keras.certification.sampling import noise_distance
-from rs_keras.certification.sampling import shared_out
+from rs_keras.certification.sampling import pass_size
 from rs_keras.certification.spec import SmoothingSpec
-from rs_keras.classifiers.adapters import compute_dtype
-from rs_keras.classifiers.adapters import computing_in
+from rs_keras.classifiers import probe
 from rs_keras.classifiers.adapters import count_classes
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.classifiers.adapters import sigma_for
-from rs_keras.classifiers.ensembles import soft_predict
 from rs_keras.classifiers.model_state import WatchedModel
-from rs_keras.classifiers.probe import FEW
-from rs_keras.classifiers.probe import check_operations
-from rs_keras.classifiers.probe import probe
-from rs_keras.classifiers.probe import warn_of_range
+from rs_keras.classifiers.precision import compute_dtype
+from rs_keras.classifiers.precision import computing_in
 from rs_keras.noise import draws as noise_lib
 from rs_keras.noise.keyed_seeds import Key
 from rs_keras.noise.keyed_seeds import Seed
 from rs_keras.noise.keyed_seeds import load_key
 
-# One call of the graph takes about this long, so that Ctrl-C is heard.
-_SECONDS_A_CALL = 0.5
-_FIRST_PASSES = 8
-# Workers must cut the work alike, whatever their speed.
-_PASSES_UNDER_STRATEGY = 64
-_FIXED = (
-    "model",
-    "sigma",
-    "num_classes",
-    "batch_size",
-    "strategy",
-    "noise",
-    "dtype",
-    "computing",
+# Attributes that traced graphs hold.
+_FIXED = frozenset(
+    """
+    model sigma num_classes batch_size strategy noise dtype computing
+    """.split()
 )
-
-
-@dataclass(frozen=True)
-class _Graphs:
-    """A sampler and its traced functions, for one image shape."""
-
-    sampler: Sampler
-    count: Callable[..., tf.Tensor]
-    soft_sums: Callable[..., tf.Tensor]
 
 
 class SmoothedClassifier:
@@ -100,20 +75,15 @@ class SmoothedClassifier:
         self.noise = check_choice("noise", noise, NOISE_MODES)
         self.dtype = compute_dtype(model) if dtype is None else dtype
         self._key = None if key is None else load_key(key)
-        # What votes: a copy where it computes in another type than `model`.
+        # The model that votes: a copy if it has to compute in another type.
         self.computing = model if dtype is None else computing_in(model, dtype)
         self._watched = WatchedModel(self.computing)
-        self._logits = self._watched.logits
-        self._graphs: dict[tuple[int, ...], _Graphs] = {}
+        self._loops: dict[tuple[int, ...], SamplingLoop] = {}
         self._probed: set[tuple[tuple[int, ...], bool]] = set()
-        self._passes = (
-            _FIRST_PASSES if strategy is None else _PASSES_UNDER_STRATEGY
-        )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Once it is built: traced graphs hold them, so that the votes would
-        # stay and their meaning move.
-        if name in _FIXED and "_passes" in self.__dict__:
+        # Traced graphs would go on with the old value.
+        if name in _FIXED and "_probed" in self.__dict__:
             raise AttributeError(
                 f"`{name}` of a certifier is fixed: make another one. "
                 f"Received: {name}={value!r}"
@@ -122,7 +92,7 @@ class SmoothedClassifier:
 
     def sampler(self, image_shape: tuple[int, ...]) -> Sampler:
         """Returns the graph that counts votes for images of this shape."""
-        return self._graphs_for(tuple(image_shape)).sampler
+        return self._loop_for(tuple(image_shape)).sampler
 
     def sample(
         self,
@@ -161,15 +131,14 @@ class SmoothedClassifier:
         """
         n = check_count("n", n)
         first = check_count("first", first, 0)
-        images, graphs = self._prepare(images)
+        images, loop = self._prepare(images)
         most = noise_lib.addressed_draws(images.shape[1:])
         if first + n > most:
             raise ValueError(
                 f"`first` + `n` must be <= {most} for images of shape "
                 f"{list(images.shape[1:])}. Received: first={first}, n={n}"
             )
-        seeds = self._seeds(seed, images)
-        return self._sum(graphs.count, images, seeds, first, n)
+        return loop.draw(images, self._seeds(seed, images), first, n)
 
     def soft_predict(
         self,
@@ -207,28 +176,24 @@ class SmoothedClassifier:
         """
         n = check_count("n", n)
         beta = check_positive("beta", beta)
-        checked, graphs = self._prepare(images, soft=True)
-        # Nothing is shared out here, so no worker waits for another's seed.
+        checked, loop = self._prepare(images, soft=True)
+        # Each worker draws alone here, so the seed need not be the chief's.
         own = noise_lib.as_seeds(
             seed, len(checked), checked, self._key, self.noise
         )
         seeds = tf.constant(own)
         if not tf.is_tensor(images) or images.dtype != tf.float32:
             images = tf.constant(checked)
-        return soft_predict(graphs.sampler, images, seeds, n, beta)
+        return loop.sampler.soft_predict(images, seeds, n, beta)
 
-    def _deviation(self) -> float | tf.Variable:
-        """The sigma that graphs are made with."""
-        return self.sigma
-
-    def _grid_table(self) -> Any:
-        """The noise on the grid where sigma varies; else sigma tells it."""
-        return None
+    def _graph_noise(self) -> dict[str, Any]:
+        """Returns the fields of a `Sampler` that hold sigma."""
+        return {"sigma": self.sigma}
 
     def _smoothing(
         self, shape: Sequence[int | None] | None = None
     ) -> SmoothingSpec:
-        """The noise, its distance 0 where no one knows the images' shape."""
+        """Returns the noise; distance 0 as long as the shape is unknown."""
         shape = shape or image_shape(self.model) or ()
         known = [size for size in shape if size]
         distance = 0.0
@@ -236,76 +201,48 @@ class SmoothedClassifier:
             distance = noise_distance(self.noise, self.sigma, known)
         return SmoothingSpec(self.sigma, self.noise, self.dtype, distance)
 
-    def _graphs_for(self, shape: tuple[int, ...]) -> _Graphs:
+    def _loop_for(self, shape: tuple[int, ...]) -> SamplingLoop:
         self._watched.check_unchanged()
-        if shape not in self._graphs:
+        if shape not in self._loops:
             traced = self._watched.trace(shape)
-            check_operations(traced)
+            probe.check_operations(traced)
             sampler = Sampler(
-                self._logits,
-                self._deviation(),
-                count_classes(traced, self.num_classes),
-                shape,
-                self.batch_size or _pass_size(shape),
+                logits=self._watched.logits,
+                num_classes=count_classes(traced, self.num_classes),
+                image_shape=shape,
+                batch_size=self.batch_size or pass_size(shape),
                 noise=self.noise,
-                table=self._grid_table(),
+                **self._graph_noise(),
             )
-            row = [
-                tf.TensorSpec([None, *shape], tf.float32),
-                tf.TensorSpec([None, 2], tf.int64),
-                tf.TensorSpec([None], tf.int64),
-                tf.TensorSpec([None], tf.int64),
-            ]
-            beta = tf.TensorSpec([], tf.float64)
-            self._graphs[shape] = _Graphs(
-                sampler,
-                tf.function(self._shared(sampler.count), row),
-                tf.function(self._shared(sampler.soft_sums), [*row, beta]),
-            )
-        return self._graphs[shape]
-
-    def _shared(self, graph: Callable[..., tf.Tensor]) -> Callable:
-        """Lets each replica of the strategy draw its part of the range."""
-        if self.strategy is None:
-            return graph
-        strategy = self.strategy
-
-        def on_replica(images, seeds, first, n, *rest):  # type: ignore
-            context = tf.distribute.get_replica_context()
-            replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-            replicas = context.num_replicas_in_sync
-            first, n = shared_out(replicas, replica, first, n)
-            return graph(images, seeds, first, n, *rest)
-
-        def on_all(*args: tf.Tensor) -> tf.Tensor:
-            parts = strategy.run(on_replica, args)
-            return strategy.reduce("SUM", parts, axis=None)
-
-        return on_all
+            self._loops[shape] = SamplingLoop(sampler, self.strategy)
+        return self._loops[shape]
 
     def _prepare(
         self, images: Any, soft: bool = False
-    ) -> tuple[np.ndarray, _Graphs]:
+    ) -> tuple[np.ndarray, SamplingLoop]:
         """Checks the images, and the model on the first that it sees."""
         images = check_images(images, image_shape(self.model))
         shape = images.shape[1:]
-        graphs = self._graphs_for(shape)
+        loop = self._loop_for(shape)
         if (shape, soft) not in self._probed:
-            seed = tf.zeros([2], tf.int64)
-            size = graphs.sampler.batch_size
-            noisy = graphs.sampler.noisy(
+            sampler, traced = loop.sampler, self._watched.traced[shape]
+            noisy = sampler.noisy(
                 tf.constant(images[0]),
-                seed,
+                tf.zeros([2], tf.int64),
                 tf.constant(0, tf.int64),
-                max(size, FEW),
+                max(sampler.batch_size, probe.FEW),
             )
-            classes = graphs.sampler.num_classes
-            traced = self._watched.traced[shape]
-            probe(traced, noisy, size, classes, votes=not soft)
+            probe.probe(
+                traced,
+                noisy,
+                sampler.batch_size,
+                sampler.num_classes,
+                votes=not soft,
+            )
             if (shape, not soft) not in self._probed:
-                warn_of_range(traced, images[0])
+                probe.warn_of_range(traced, images[0])
             self._probed.add((shape, soft))
-        return images, graphs
+        return images, loop
 
     def _seeds(self, seed: Seed, images: np.ndarray) -> np.ndarray:
         seeds = noise_lib.as_seeds(
@@ -313,82 +250,6 @@ class SmoothedClassifier:
         )
         if seed is not None:
             return seeds
-        # Each worker has an entropy of its own, and all make one draw.
+        # Each worker has its own entropy; all must draw the same noise.
         data = distribution.from_chief(self.strategy, seeds.tobytes())
         return np.frombuffer(data or b"", np.int64).reshape(seeds.shape)
-
-    def _sum(
-        self,
-        graph: Callable[..., tf.Tensor],
-        images: np.ndarray,
-        seeds: np.ndarray,
-        first: int,
-        n: int,
-        beta: float | None = None,
-    ) -> np.ndarray:
-        """Runs the graph over all rows and draws, a slice at a time."""
-        # Not by `sampler`, which looks at the whole model again.
-        size = self._graphs[images.shape[1:]].sampler.batch_size
-        rest = [] if beta is None else [tf.constant(beta, tf.float64)]
-        total: np.ndarray | None = None
-        for rows, done, take in self._slices(len(images), n, size):
-            part = graph(
-                tf.constant(images[rows]),
-                tf.constant(seeds[rows]),
-                tf.fill([len(images[rows])], tf.constant(first + done)),
-                tf.fill([len(images[rows])], tf.constant(take)),
-                *rest,
-            ).numpy()
-            if total is None:
-                total = np.zeros([len(images), *part.shape[1:]], part.dtype)
-            total[rows] += part
-        if total is None:
-            raise RuntimeError("no image, no draw: nothing was sampled")
-        return total
-
-    def _slices(
-        self, rows: int, n: int, size: int
-    ) -> Iterator[tuple[slice, np.int64, np.int64]]:
-        """Cuts rows x draws into calls of about the same time.
-
-        Several rows share a call when a row is short, several calls share a
-        row when it is long.
-        """
-        row = 0
-        while row < rows:
-            together = max(1, self._passes // -(-n // size))
-            span = slice(row, min(row + together, rows))
-            done = 0
-            while done < n:
-                begun = time.perf_counter()
-                take = n if together > 1 else min(n - done, self._passes * size)
-                yield span, np.int64(done), np.int64(take)
-                done += take
-                # A call with little to do says nothing of how long a full
-                # one takes.
-                if 2 * (span.stop - row) * -(-take // size) > self._passes:
-                    self._adapt(time.perf_counter() - begun)
-            row = span.stop
-
-    def _adapt(self, seconds: float) -> None:
-        if self.strategy is not None:
-            return
-        if seconds < _SECONDS_A_CALL / 2:
-            self._passes *= 2
-        elif seconds > _SECONDS_A_CALL * 2 and self._passes > 1:
-            self._passes //= 2
-
-
-def _pass_size(shape: tuple[int, ...]) -> int:
-    """Noisy copies a pass, by the size of an image and the device.
-
-    On a CPU the activations should stay in its cache (measured on LeNet: 400
-    copies of 28 x 28 x 1 are best), on an accelerator they should fill it.
-    """
-    accelerators = tf.config.list_logical_devices(
-        "GPU"
-    ) or tf.config.list_logical_devices("TPU")
-    pixels = int(np.prod(shape))
-    if accelerators:
-        return int(np.clip(2_000_000 // pixels, 64, 1_000))
-    return int(np.clip(320_000 // pixels, 16, 400))

@@ -1,7 +1,9 @@
-"""The arguments of `certify` and `decide`, checked, wherever draws are made."""
+"""Specifications: the checked arguments of smoothing, certify and decide."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import InitVar
+from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
 from functools import lru_cache
@@ -18,7 +20,7 @@ from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
 from rs_keras._checks import check_probability
 from rs_keras._checks import check_up_to
-from rs_keras.certification.sequential.boundaries import shares_of_looks
+from rs_keras.certification.sequential.boundaries import shares_of_stages
 
 BOUNDS = ("clopper_pearson", "hoeffding", "bernstein")
 
@@ -44,15 +46,10 @@ class SmoothingSpec:
     distance: float = 0.0
 
     def settings(self) -> dict[str, Any]:
-        """Returns what settings say of the smoothed classifier."""
-        settings: dict[str, Any] = {
-            "sigma": self.sigma,
-            "noise": self.noise,
-            "dtype": self.dtype,
-        }
-        if self.distance:
-            settings["total_variation"] = self.distance
-        return settings
+        """Returns the settings of the smoothed classifier."""
+        settings = asdict(self)
+        distance = settings.pop("distance")
+        return settings | ({"total_variation": distance} if distance else {})
 
 
 @dataclass(frozen=True)
@@ -83,12 +80,10 @@ class CertifySpec:
     max_radius: float | None = None
 
     def __post_init__(self) -> None:
-        _keep(self, "n0", check_count("n0", self.n0))
-        _keep(self, "n", check_count("n", self.n))
-        _keep(self, "alpha", check_probability("alpha", self.alpha))
+        _check_each(self, n0=check_count, n=check_count)
+        _check_each(self, alpha=check_probability)
         check_choice("bound", self.bound, BOUNDS)
-        _keep(self, "beta", check_positive("beta", self.beta))
-        _keep(self, "runner_up", check_flag("runner_up", self.runner_up))
+        _check_each(self, beta=check_positive, runner_up=check_flag)
         if self.soft and self.runner_up:
             raise ValueError(
                 "`runner_up` must be False for soft bounds, which bound one "
@@ -98,12 +93,10 @@ class CertifySpec:
         smallest = bounds.minimum_n(self.alpha, self.bound, self.runner_up)
         check_feasible("n", self.n, self.alpha, smallest)
         if self.tolerance is not None:
-            lost = check_not_negative("tolerance", self.tolerance)
-            _keep(self, "tolerance", lost)
-            _keep(self, "n0", PILOT)
+            _check_each(self, tolerance=check_not_negative)
+            object.__setattr__(self, "n0", PILOT)
         if self.max_radius is not None:
-            largest = check_positive("max_radius", self.max_radius)
-            _keep(self, "max_radius", largest)
+            _check_each(self, max_radius=check_positive)
 
     @property
     def soft(self) -> bool:
@@ -120,15 +113,10 @@ class CertifySpec:
                 check_up_to(name, value, limit)
 
     def settings(self, smoothing: SmoothingSpec) -> dict[str, Any]:
-        """Returns what a certificate rests on."""
-        settings = {
-            "n0": self.n0,
-            "n": self.n,
-            "alpha": self.alpha,
-            "bound": self.bound,
-            "runner_up": self.runner_up,
-            **smoothing.settings(),
-        }
+        """Returns the settings of a certificate."""
+        names = ("n0", "n", "alpha", "bound", "runner_up")
+        settings = {name: getattr(self, name) for name in names}
+        settings |= smoothing.settings()
         if self.soft:
             settings["beta"] = self.beta
         for name in ("tolerance", "max_radius"):
@@ -163,54 +151,56 @@ class DecideSpec:
     radii: tuple[float, ...] = field(init=False)
 
     def __post_init__(self, radius: float | Sequence[float]) -> None:
-        given = np.ravel(radius).tolist()
-        radii = {check_not_negative("radius", one) for one in given}
+        radii = {
+            check_not_negative("radius", value)
+            for value in np.ravel(radius).tolist()
+        }
         if not radii:
             raise ValueError(
                 "`radius` must be a number, or several. "
                 f"Received: radius={radius!r}"
             )
-        _keep(self, "radii", tuple(sorted(radii)))
-        _keep(self, "alpha", check_probability("alpha", self.alpha))
-        _keep(self, "n0", check_count("n0", self.n0))
-        _keep(self, "n_max", check_count("n_max", self.n_max))
-        _keep(self, "runner_up", check_flag("runner_up", self.runner_up))
+        object.__setattr__(self, "radii", tuple(sorted(radii)))
+        _check_each(self, alpha=check_probability, n0=check_count)
+        _check_each(self, n_max=check_count, runner_up=check_flag)
 
     def check(self, smoothing: SmoothingSpec) -> None:
         """Refuses radii that no n_max draws can certify."""
         smallest = self.n0 + 1
-        while not self._max_radius_of(smallest, smoothing):
+        while not self.max_radius(smoothing, smallest):
             smallest += 1
         check_feasible("n_max", self.n_max, self.alpha, smallest)
         check_up_to("radius", self.radii[-1], self.max_radius(smoothing))
 
-    def max_radius(self, smoothing: SmoothingSpec) -> float:
-        """The largest radius that can be certified: if all draws agree."""
-        return self._max_radius_of(self.n_max, smoothing)
-
-    def _max_radius_of(self, n_max: int, smoothing: SmoothingSpec) -> float:
-        return max_decided_radius(
-            n_max - self.n0, self.alpha, self.runner_up, smoothing
-        )
+    def max_radius(
+        self, smoothing: SmoothingSpec, n_max: int | None = None
+    ) -> float:
+        """The largest radius that `n_max` draws can certify: if all agree."""
+        n = (n_max or self.n_max) - self.n0
+        return max_decided_radius(n, self.alpha, self.runner_up, smoothing)
 
 
 @lru_cache(maxsize=256)
 def max_decided_radius(
     n: int, alpha: float, runner_up: bool, smoothing: SmoothingSpec
 ) -> float:
-    """The radius of a decision whose `n` draws, in several looks, all agree."""
+    """The radius of a decision whose `n` draws, in all stages, agree."""
     sigma, distance = smoothing.sigma, smoothing.distance
     if not runner_up:
         return bounds.max_radius(
             n, alpha, sigma, runner_up=False, distance=distance
         )
-    looks, levels = shares_of_looks(alpha, n)
+    stages, levels = shares_of_stages(alpha, n)
     return max(
-        bounds.max_radius(look, float(level), sigma, distance=distance)
-        for look, level in zip(looks, levels, strict=True)
+        bounds.max_radius(n_stage, float(level), sigma, distance=distance)
+        for n_stage, level in zip(stages, levels, strict=True)
     )
 
 
-def _keep(spec: CertifySpec | DecideSpec, name: str, value: Any) -> None:
-    """Keeps a checked value as Python's own type: NumPy's make no JSON."""
-    object.__setattr__(spec, name, value)
+def _check_each(
+    spec: CertifySpec | DecideSpec, **checks: Callable[[str, Any], Any]
+) -> None:
+    """Checks fields and makes them Python's own types: NumPy's make no JSON."""
+    for name, check in checks.items():
+        value = check(name, getattr(spec, name))
+        object.__setattr__(spec, name, value)

@@ -1,6 +1,7 @@
-"""What votes say: labels and certificates from counts, in tensors.
+"""Labels and certificates from the votes of both rounds, in tensors.
 
-Shared by the certifier, which runs them eagerly, and by exported graphs.
+The bounds themselves are those of `rs_keras.bounds`. Shared by the certifier,
+which calls this eagerly, and by exported graphs.
 """
 
 import numpy as np
@@ -70,7 +71,7 @@ def vote_certificate(
     chosen = tf.argmax(tf.convert_to_tensor(selection, tf.int64), -1)
     k = tf.gather(counts, chosen, batch_dims=1)
     k2 = runner_up_count(counts, chosen) if spec.runner_up else None
-    p_lower, radius, certified = bounds.certificate(
+    bound = bounds.certificate(
         k,
         k2,
         spec.n if n is None else n,
@@ -78,8 +79,7 @@ def vote_certificate(
         smoothing.sigma,
         distance=smoothing.distance,
     )
-    radius = _capped(radius, spec)
-    return _or_abstain(chosen, radius, p_lower, certified)
+    return _certified(chosen, *bound, spec)
 
 
 def runner_up_count(counts: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
@@ -116,30 +116,28 @@ def soft_certificate(
     total, squares = (
         tf.gather(estimate[:, part], chosen, batch_dims=1) for part in (1, 2)
     )
-    n = spec.n if n is None else n
-    if spec.bound == "hoeffding":
-        p_lower = bounds.hoeffding_lower(total, n, spec.alpha)
-    else:
-        p_lower = bounds.bernstein_lower(total, squares, n, spec.alpha)
-    # The mean of a soft prediction, which lies in [0, 1], differs by no more.
-    p_lower = bounds.lowered(p_lower, smoothing.distance)
-    radius = _capped(bounds.radius(p_lower, smoothing.sigma), spec)
-    return _or_abstain(chosen, radius, p_lower, p_lower >= 0.5)
+    mean = bounds.mean_certificate(
+        spec.bound,
+        total,
+        squares,
+        spec.n if n is None else n,
+        spec.alpha,
+        sigma=smoothing.sigma,
+        distance=smoothing.distance,
+    )
+    return _certified(chosen, *mean, spec)
 
 
-def _capped(radius: tf.Tensor, spec: CertifySpec) -> tf.Tensor:
-    """More than the largest radius that is asked for is given as it is."""
-    if spec.max_radius is None:
-        return radius
-    return tf.minimum(radius, tf.constant(spec.max_radius, tf.float64))
-
-
-def _or_abstain(
+def _certified(
     label: tf.Tensor,
-    radius: tf.Tensor,
     p_lower: tf.Tensor,
+    radius: tf.Tensor,
     certified: tf.Tensor,
+    spec: CertifySpec,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Label, radius and bound, where there is a certificate; else abstains."""
+    if spec.max_radius is not None:
+        radius = tf.minimum(radius, tf.constant(spec.max_radius, tf.float64))
     return (
         tf.where(certified, label, tf.constant(ABSTAIN, tf.int64)),
         tf.where(certified, radius, tf.zeros_like(radius)),

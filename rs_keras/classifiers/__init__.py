@@ -10,9 +10,4 @@ if TYPE_CHECKING:
     )
     from rs_keras.classifiers.checkpoints import trained_sigma as trained_sigma
 
-_HOMES = {
-    "load_classifier": "rs_keras.classifiers.checkpoints",
-    "trained_sigma": "rs_keras.classifiers.checkpoints",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

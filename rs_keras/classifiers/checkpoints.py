@@ -1,4 +1,4 @@
-"""Classifiers that were saved."""
+"""Loading saved classifiers: `.keras` files, run folders, SavedModels."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""Base classifiers made of others, and a smoothed prediction with gradients.
+"""Base classifiers made of others: ensembles and denoised classifiers.
 
 Smoothing asks nothing of its base classifier, so several of them, or a
 denoiser and a classifier, are certified like one: with the guarantee of the
@@ -7,14 +7,12 @@ whole, not of its parts.
 
 from collections.abc import Callable
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from rs_keras._checks import check_positive
-from rs_keras.certification.sampling import Logits
-from rs_keras.certification.sampling import Sampler
+from rs_keras.classifiers.adapters import Logits
 from rs_keras.classifiers.adapters import as_logits
 
 
@@ -151,63 +149,3 @@ def denoised(
         return logits(clean)
 
     return Joined([model, denoiser], after_denoising)
-
-
-def soft_predict(
-    sampler: Sampler,
-    images: tf.Tensor,
-    seeds: tf.Tensor,
-    n: int,
-    beta: float = 1.0,
-) -> tf.Tensor:
-    """Mean of softmax(beta * logits) over draws 0 .. n-1, with gradients.
-
-    Of the images and of the classifier's weights. Each pass is computed again
-    for its gradient, so memory does not grow with `n`. The noise is not
-    rounded to a grid here, as rounding has no gradient.
-
-    Args:
-        sampler: The smoothed classifier.
-        images: float32 [B, H, W, C].
-        seeds: int64 [B, 2].
-        n: Draws an image, >= 1.
-        beta: Inverse temperature, > 0.
-
-    Returns:
-        float32 [B, num_classes].
-
-    Example:
-
-    >>> import tensorflow as tf
-    >>> from rs_keras import Certifier
-    >>> from rs_keras.classifiers.ensembles import soft_predict
-    >>> sampler = Certifier(lambda x: x[:, 0, 0, :2], 0.5).sampler((1, 1, 2))
-    >>> images = tf.fill([1, 1, 1, 2], 0.5)
-    >>> seeds = tf.constant([[7, 0]], tf.int64)
-    >>> soft_predict(sampler, images, seeds, n=1_000).numpy().round(1)
-    array([[0.5, 0.5]], dtype=float32)
-    """
-    smooth = replace(sampler, noise="float")
-
-    @tf.recompute_grad
-    def total(
-        image: tf.Tensor, seed: tf.Tensor, first: tf.Tensor, m: tf.Tensor
-    ) -> tf.Tensor:
-        logits = smooth.logits(smooth.noisy(image, seed, first, m))
-        soft = tf.nn.softmax(beta * tf.cast(logits, tf.float32))
-        return tf.reduce_sum(soft, 0)
-
-    def mean(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        sums = [
-            total(
-                image,
-                seed,
-                tf.constant(first, tf.int64),
-                tf.constant(min(smooth.batch_size, n - first), tf.int64),
-            )
-            for first in range(0, n, smooth.batch_size)
-        ]
-        return tf.add_n(sums) / n
-
-    rows = zip(tf.unstack(images), tf.unstack(seeds), strict=True)
-    return tf.stack([mean(image, seed) for image, seed in rows])

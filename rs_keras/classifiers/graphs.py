@@ -50,9 +50,9 @@ def operations(traced: ConcreteFunction) -> Iterator[Any]:
             for value in node.attr.values():
                 for called in _functions(value):
                     # Removed: each body is walked once.
-                    found = functions.pop(called.name, None)
-                    if found is not None:
-                        waiting.append(found.node_def)
+                    function = functions.pop(called.name, None)
+                    if function is not None:
+                        waiting.append(function.node_def)
 
 
 def structure(traced: ConcreteFunction) -> str:
@@ -85,8 +85,8 @@ def structure(traced: ConcreteFunction) -> str:
     @functools.cache
     def of_function(name: str) -> str:
         called = functions[name]
-        arguments = [one.name for one in called.signature.input_arg]
-        returned = [called.ret[one.name] for one in called.signature.output_arg]
+        arguments = [arg.name for arg in called.signature.input_arg]
+        returned = [called.ret[arg.name] for arg in called.signature.output_arg]
         return _wired(arguments, called.node_def, returned, of_function)
 
     returned = [tensor.name for tensor in traced.outputs]
@@ -112,10 +112,10 @@ def is_same(first: ConcreteFunction, second: ConcreteFunction) -> bool:
     >>> is_same(one, traced(lambda x: weight * x)), is_same(one, other)
     (True, False)
     """
-    one, other = first.captured_inputs, second.captured_inputs
+    inputs, others = first.captured_inputs, second.captured_inputs
     return (
-        len(one) == len(other)
-        and all(map(_is_same_tensor, one, other))
+        len(inputs) == len(others)
+        and all(map(_is_same_tensor, inputs, others))
         and structure(first) == structure(second)
     )
 
@@ -139,16 +139,16 @@ def _wired(
     number = {name: str(place) for place, name in enumerate(names)}
 
     def source(tensor: str) -> str:
-        name, *rest = tensor.lstrip("^").split(":")
-        return ":".join([number[name], *rest])
+        name, *output = tensor.lstrip("^").split(":")
+        return ":".join([number[name], *output])
 
     digest = hashlib.sha256()
     for node in nodes:
         digest.update(_told(node))
         digest.update(",".join(map(source, node.input)).encode())
         for _, value in sorted(node.attr.items()):
-            for one in _functions(value):
-                digest.update(of_function(one.name).encode())
+            for called in _functions(value):
+                digest.update(of_function(called.name).encode())
     digest.update(",".join(map(source, returned)).encode())
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""The Python state of a model: what a traced graph no longer follows.
+"""Python state of a model, watched for edits that a traced graph misses.
 
 Weights are variables, which a graph reads anew in each call. Layers,
 attributes and closures are read once, when it is traced.
@@ -82,16 +82,16 @@ class ModelState:
         seen: set[int] = set()
         waiting = [model]
         while waiting and len(seen) < _MOST_OBJECTS:
-            one = waiting.pop()
-            if type(one) in _PLAIN:
-                self._tokens.append(one)
+            part = waiting.pop()
+            if type(part) in _PLAIN:
+                self._tokens.append(part)
                 continue
-            number = id(one)
+            number = id(part)
             self._tokens.append(number)
             if number not in seen:
                 seen.add(number)
-                self._kept.append(one)
-                waiting.extend(_parts(one))
+                self._kept.append(part)
+                waiting.extend(_parts(part))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ModelState) and self._tokens == other._tokens
@@ -180,43 +180,43 @@ class WatchedModel:
         self._note()
 
 
-def _parts(one: Any) -> list[Any]:
+def _parts(value: Any) -> list[Any]:
     """Returns what is inside an object that a traced graph may rest on."""
-    if isinstance(one, keras.Layer):
-        return [*_attributes(one, _NOTES), *_own_classes(one)]
-    if isinstance(one, (tf.Tensor, tf.Variable, keras.Variable)):
+    if isinstance(value, keras.Layer):
+        return [*_attributes(value, _NOTES), *_own_classes(value)]
+    if isinstance(value, (tf.Tensor, tf.Variable, keras.Variable)):
         return []
-    if isinstance(one, np.ndarray | np.generic):
-        return [_digest(one)] if one.nbytes <= _MOST_BYTES else []
-    if isinstance(one, type):
-        return _attributes(one, frozenset()) if _is_own(one) else []
-    if isinstance(one, staticmethod | classmethod):
-        return [one.__func__]
-    if isinstance(one, property):
-        return [one.fget]
-    if isinstance(one, (dict, list, tuple, set, frozenset)):
-        if len(one) > _MOST_ITEMS:
-            return [len(one)]
-        items = one.items() if isinstance(one, dict) else ()
+    if isinstance(value, np.ndarray | np.generic):
+        return [_digest(value)] if value.nbytes <= _MOST_BYTES else []
+    if isinstance(value, type):
+        return _attributes(value, frozenset()) if _is_own(value) else []
+    if isinstance(value, staticmethod | classmethod):
+        return [value.__func__]
+    if isinstance(value, property):
+        return [value.fget]
+    if isinstance(value, (dict, list, tuple, set, frozenset)):
+        if len(value) > _MOST_ITEMS:
+            return [len(value)]
+        items = value.items() if isinstance(value, dict) else ()
         pairs = [part for pair in items for part in pair]
-        return [len(one), *(pairs or one)]
-    if isinstance(one, types.MethodType):
-        return [one.__self__, one.__func__]
-    if isinstance(one, functools.partial):
-        return [one.func, one.args, one.keywords]
-    if _library_of(one) in _LIBRARIES:
+        return [len(value), *(pairs or value)]
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if _library_of(value) in _LIBRARIES:
         return []
-    if isinstance(one, types.FunctionType):
-        return [one.__code__, one.__defaults__, *_reached(one)]
-    return [*_attributes(one, frozenset()), *_own_classes(one)]
+    if isinstance(value, types.FunctionType):
+        return [value.__code__, value.__defaults__, *_reached(value)]
+    return [*_attributes(value, frozenset()), *_own_classes(value)]
 
 
-def _own_classes(one: Any) -> list[type]:
+def _own_classes(value: Any) -> list[type]:
     """Returns the classes of an object that are not a library's.
 
     What a method reads may be theirs: other methods, class attributes.
     """
-    return [home for home in type(one).__mro__ if _is_own(home)]
+    return [home for home in type(value).__mro__ if _is_own(home)]
 
 
 def _is_own(home: type) -> bool:
@@ -232,17 +232,17 @@ def _digest(array: np.ndarray | np.generic) -> bytes:
     return digest.digest()
 
 
-def _attributes(one: Any, notes: frozenset[str]) -> list[Any]:
-    found = {
-        name: value
-        for name, value in getattr(one, "__dict__", {}).items()
+def _attributes(value: Any, notes: frozenset[str]) -> list[Any]:
+    attributes = {
+        name: attribute
+        for name, attribute in getattr(value, "__dict__", {}).items()
         if not (name in notes or name[:6] == "_self_")
     }
-    return [" ".join(found), *found.values()]
+    return [" ".join(attributes), *attributes.values()]
 
 
-def _library_of(one: Any) -> str:
-    home = one if isinstance(one, types.FunctionType) else type(one)
+def _library_of(value: Any) -> str:
+    home = value if isinstance(value, types.FunctionType) else type(value)
     return str(home.__module__).partition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""Whether a classifier answers each image by itself, the same in each pass.
+"""Probes: is a classifier deterministic, and are its rows independent?
 
 A certificate counts votes as independent draws. Randomness or statistics that
 the rows of a pass share make them depend on each other, and the bound false.
@@ -65,18 +65,11 @@ _SAME_SHORT = 5e-2
 _CHANGED_VOTES = 0.01
 _CHANGED_VOTES_SHORT = 0.05
 
+_SHORT_NAMES = """
+bfloat16 float16 float8_e4m3fn float8_e5m2 int8 uint8 qint8 quint8
+"""
 _SHORT_TYPES = frozenset(
-    tf.as_dtype(name).as_datatype_enum
-    for name in (
-        "bfloat16",
-        "float16",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "int8",
-        "uint8",
-        "qint8",
-        "quint8",
-    )
+    tf.as_dtype(name).as_datatype_enum for name in _SHORT_NAMES.split()
 )
 _QUANTISES = re.compile(r"FakeQuant|Quantize|Round$|Rint$|Sign$")
 
@@ -303,7 +296,8 @@ def _company(
 
 def _is_short(nodes: list[Any]) -> bool:
     """Whether a classifier rounds coarsely, or may do so."""
-    return _has_accelerator() or any(
+    accelerators = map(tf.config.list_logical_devices, ("GPU", "TPU"))
+    return any(accelerators) or any(
         _QUANTISES.match(node.op)
         or any(
             not _SHORT_TYPES.isdisjoint([value.type, *value.list.type])
@@ -311,10 +305,6 @@ def _is_short(nodes: list[Any]) -> bool:
         )
         for node in nodes
     )
-
-
-def _has_accelerator() -> bool:
-    return any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 
 class _Comparison:

@@ -29,28 +29,4 @@ if TYPE_CHECKING:
     )
     from rs_keras.logs.writer import LogWriter as LogWriter
 
-_HOMES = {
-    "CertificationLog": "rs_keras.logs.log",
-    "Comparison": "rs_keras.logs.comparison",
-    "CorruptionResult": "rs_keras.logs.corruptions",
-    "CorruptionSummary": "rs_keras.logs.corruptions",
-    "Envelope": "rs_keras.logs.log",
-    "LogWriter": "rs_keras.logs.writer",
-    "accuracy_interval": "rs_keras.logs.metrics",
-    "capped_acr": "rs_keras.logs.metrics",
-    "certify_dataset": "rs_keras.logs.evaluation",
-    "class_accuracy": "rs_keras.logs.metrics",
-    "compare_acr": "rs_keras.logs.comparison",
-    "corruption_table": "rs_keras.logs.corruptions",
-    "decide_dataset": "rs_keras.logs.evaluation",
-    "grouped": "rs_keras.logs.corruptions",
-    "mean_samples": "rs_keras.logs.metrics",
-    "median_radius": "rs_keras.logs.metrics",
-    "read_settings": "rs_keras.logs.file_format",
-    "selected": "rs_keras.logs.evaluation",
-    "summarize": "rs_keras.logs.corruptions",
-    "top_probabilities": "rs_keras.logs.metrics",
-    "top_probability_ecdf": "rs_keras.logs.metrics",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

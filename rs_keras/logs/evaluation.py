@@ -25,7 +25,7 @@ from rs_keras._checks import check_count
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.sequential.decision import Decision
-from rs_keras.classifiers.adapters import fingerprint
+from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.logs.examples import compared
 from rs_keras.logs.examples import first_example
 from rs_keras.logs.examples import is_hashed

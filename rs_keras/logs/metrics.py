@@ -9,14 +9,17 @@ References:
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy.special
 
-from rs_keras import bounds
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
 from rs_keras._checks import check_probability
+from rs_keras.bounds.confidence import clopper_pearson_lower
+from rs_keras.bounds.confidence import clopper_pearson_upper
+from rs_keras.bounds.radii import linf_radius
 from rs_keras.logs.log import CertificationLog
 
 
@@ -57,8 +60,8 @@ def accuracy_interval(
     tail = (1 - check_probability("level", level)) / 2
     n = len(log)
     k = np.rint(log.certified_accuracy(radii) * n)
-    lower = bounds.clopper_pearson_lower(k, n, tail).numpy()
-    upper = bounds.clopper_pearson_upper(k, n, tail).numpy()
+    lower = clopper_pearson_lower(k, n, tail).numpy()
+    upper = clopper_pearson_upper(k, n, tail).numpy()
     return lower, upper
 
 
@@ -264,3 +267,34 @@ def mean_samples(log: CertificationLog) -> float:
 def _check_some(log: CertificationLog) -> None:
     if not len(log):
         raise ValueError(f"{log.name} holds no example")
+
+
+def linf_log(
+    log: CertificationLog, image_shape: Sequence[int]
+) -> CertificationLog:
+    """Returns a log with L-infinity radii, for tables in that norm.
+
+    Args:
+        log: With L2 radii.
+        image_shape: (H, W, C) of its images.
+
+    Raises:
+        ValueError: If `image_shape` is none, or the log is in L-infinity.
+
+    Example:
+
+    >>> from rs_keras import CertificationLog
+    >>> from rs_keras.bounds import linf_log
+    >>> log = CertificationLog([0], [7], [7], [0.56], [1], [2.0], name="mnist")
+    >>> found = linf_log(log, (28, 28, 1))
+    >>> found.name, found.radius.round(6)
+    ('mnist (L-infinity)', array([0.02]))
+    """
+    if log.settings.get("norm") == "linf":
+        raise ValueError(f"{log.name} holds L-infinity radii already")
+    return replace(
+        log,
+        radius=linf_radius(log.radius, image_shape),
+        name=f"{log.name} (L-infinity)",
+        settings={**log.settings, "norm": "linf"},
+    )

@@ -94,6 +94,7 @@ def conv(
         kaiming: Kernels from Normal(0, 2 / (size**2 * filters)), He's
             initialisation by fan-out; else from PyTorch's default.
     """
+    # Made once: each initializer takes a number of the global seed.
     if kaiming:
         kernel = keras.initializers.VarianceScaling(
             2.0, "fan_out", "untruncated_normal"
@@ -112,22 +113,6 @@ def conv(
         kernel_initializer=kernel,
         name=name,
     )(x)
-
-
-def batch_norm(x: Any, name: str) -> Any:
-    """Batch normalisation with PyTorch's constants.
-
-    The moving variance is fed the biased batch variance, as always in Keras;
-    PyTorch feeds it the unbiased one.
-    """
-    return keras.layers.BatchNormalization(
-        momentum=0.9, epsilon=1e-5, name=name
-    )(x)
-
-
-def relu(x: Any, name: str) -> Any:
-    """The positive part."""
-    return keras.layers.ReLU(name=name)(x)
 
 
 def logits(x: Any, num_classes: int) -> Any:

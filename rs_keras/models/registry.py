@@ -88,17 +88,17 @@ def for_dataset(
     >>> models.for_dataset("fashion_mini").name
     'lenet'
     """
-    found = info(name, data_dir)
-    height, width, channels = found.image_shape
+    dataset = info(name, data_dir)
+    height, width, channels = dataset.image_shape
     if channels == 1 and max(height, width) <= 28:
         network = "lenet"
     else:
         small = max(height, width) <= 64
         network = "cifar_resnet" if small else "resnet50"
-    given = {
-        "input_shape": found.image_shape,
-        "num_classes": found.num_classes,
-        "mean": found.mean,
-        "std": found.std,
+    defaults = {
+        "input_shape": dataset.image_shape,
+        "num_classes": dataset.num_classes,
+        "mean": dataset.mean,
+        "std": dataset.std,
     }
-    return get(network, **(given | kwargs))
+    return get(network, **(defaults | kwargs))

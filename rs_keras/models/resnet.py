@@ -1,5 +1,6 @@
 """The residual networks of the papers' CIFAR and ImageNet experiments."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,9 +63,8 @@ def cifar_resnet(
         )
     shape = parts.check_shape(input_shape, num_classes, smallest=8)
     images, x = parts.image_input(shape, mean, std)
-    x = _stem(x, 16, size=3)
-    for stage, filters in enumerate((16, 32, 64), 1):
-        x = _stage(x, _basic, filters, (depth - 2) // 6, stage)
+    x = _unit(x, 16, 3, "stem")
+    x = _stages(x, _basic, (16, 32, 64), [(depth - 2) // 6] * 3)
     return _head(images, x, num_classes, f"cifar_resnet{depth}")
 
 
@@ -107,9 +107,8 @@ def resnet18(
     """
     shape = parts.check_shape(input_shape, num_classes, smallest=8)
     images, x = parts.image_input(shape, mean, std)
-    x = _stem(x, 64, size=3, kaiming=False)
-    for stage, filters in enumerate((64, 128, 256, 512), 1):
-        x = _stage(x, _basic, filters, 2, stage, kaiming=False)
+    x = _unit(x, 64, 3, "stem", kaiming=False)
+    x = _stages(x, _basic, (64, 128, 256, 512), [2] * 4, kaiming=False)
     return _head(images, x, num_classes, "resnet18")
 
 
@@ -149,69 +148,82 @@ def resnet50(
     """
     shape = parts.check_shape(input_shape, num_classes, smallest=32)
     images, x = parts.image_input(shape, mean, std)
-    x = _stem(x, 64, size=7, strides=2)
+    x = _unit(x, 64, 7, "stem", strides=2)
     # After a ReLU, zeros never win: they pad as PyTorch's minus infinity does.
     x = keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
     x = keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
-    blocks = (3, 4, 6, 3)
-    for stage, count in enumerate(blocks, 1):
-        x = _stage(x, _bottleneck, 32 * 2**stage, count, stage)
+    x = _stages(x, _bottleneck, (64, 128, 256, 512), [3, 4, 6, 3])
     return _head(images, x, num_classes, "resnet50")
 
 
-def _stem(
-    x: Any, filters: int, size: int, strides: int = 1, kaiming: bool = True
-) -> Any:
-    x = parts.conv(x, filters, size, "stem_conv", strides, kaiming)
-    return parts.relu(parts.batch_norm(x, "stem_norm"), "stem_relu")
-
-
-def _stage(
+def _stages(
     x: Any,
-    block: Any,
-    filters: int,
-    count: int,
-    stage: int,
+    block: Callable[..., Any],
+    filters: Sequence[int],
+    counts: Sequence[int],
     kaiming: bool = True,
 ) -> Any:
-    """`count` blocks; every stage but the first halves height and width."""
-    for number in range(1, count + 1):
-        strides = 2 if number == 1 and stage > 1 else 1
-        x = block(x, filters, strides, f"stage{stage}_block{number}", kaiming)
+    """Blocks; every stage but the first halves height and width."""
+    for stage, (width, count) in enumerate(
+        zip(filters, counts, strict=True), 1
+    ):
+        for number in range(1, count + 1):
+            name = f"stage{stage}_block{number}"
+            strides = 2 if number == 1 and stage > 1 else 1
+            x = block(x, width, name, strides=strides, kaiming=kaiming)
     return x
 
 
-def _basic(x: Any, filters: int, strides: int, name: str, kaiming: bool) -> Any:
+def _basic(
+    x: Any, filters: int, name: str, *, strides: int, kaiming: bool
+) -> Any:
     """Two 3x3 convolutions and a shortcut."""
-    y = parts.conv(x, filters, 3, f"{name}_conv1", strides, kaiming)
-    y = parts.relu(parts.batch_norm(y, f"{name}_norm1"), f"{name}_relu1")
-    y = parts.conv(y, filters, 3, f"{name}_conv2", 1, kaiming)
-    y = parts.batch_norm(y, f"{name}_norm2")
-    return _join(x, y, strides, name, kaiming)
+    y = _unit(x, filters, 3, name, "1", strides=strides, kaiming=kaiming)
+    y = _conv_norm(y, filters, 3, name, "2", kaiming=kaiming)
+    return _join(x, y, name, strides=strides, kaiming=kaiming)
 
 
 def _bottleneck(
-    x: Any, filters: int, strides: int, name: str, kaiming: bool
+    x: Any, filters: int, name: str, *, strides: int, kaiming: bool
 ) -> Any:
     """1x1 down, 3x3, 1x1 up to four times the channels, and a shortcut."""
-    y = parts.conv(x, filters, 1, f"{name}_conv1", 1, kaiming)
-    y = parts.relu(parts.batch_norm(y, f"{name}_norm1"), f"{name}_relu1")
-    y = parts.conv(y, filters, 3, f"{name}_conv2", strides, kaiming)
-    y = parts.relu(parts.batch_norm(y, f"{name}_norm2"), f"{name}_relu2")
-    y = parts.conv(y, 4 * filters, 1, f"{name}_conv3", 1, kaiming)
-    y = parts.batch_norm(y, f"{name}_norm3")
-    return _join(x, y, strides, name, kaiming)
+    y = _unit(x, filters, 1, name, "1", kaiming=kaiming)
+    y = _unit(y, filters, 3, name, "2", strides=strides, kaiming=kaiming)
+    y = _conv_norm(y, 4 * filters, 1, name, "3", kaiming=kaiming)
+    return _join(x, y, name, strides=strides, kaiming=kaiming)
 
 
-def _join(x: Any, y: Any, strides: int, name: str, kaiming: bool) -> Any:
+def _join(x: Any, y: Any, name: str, *, strides: int, kaiming: bool) -> Any:
     """relu(y + shortcut(x)); the shortcut is x itself where shapes allow."""
     if strides > 1 or x.shape[-1] != y.shape[-1]:
-        x = parts.conv(
-            x, y.shape[-1], 1, f"{name}_short_conv", strides, kaiming
+        short = f"{name}_short"
+        x = _conv_norm(
+            x, y.shape[-1], 1, short, strides=strides, kaiming=kaiming
         )
-        x = parts.batch_norm(x, f"{name}_short_norm")
     y = keras.layers.Add(name=f"{name}_add")([y, x])
-    return parts.relu(y, f"{name}_relu")
+    return keras.layers.ReLU(name=f"{name}_relu")(y)
+
+
+def _unit(
+    x: Any, filters: int, size: int, name: str, number: str = "", **how: Any
+) -> Any:
+    """A convolution, its batch normalisation and a ReLU."""
+    x = _conv_norm(x, filters, size, name, number, **how)
+    return keras.layers.ReLU(name=f"{name}_relu{number}")(x)
+
+
+def _conv_norm(
+    x: Any, filters: int, size: int, name: str, number: str = "", **how: Any
+) -> Any:
+    """A convolution and its batch normalisation, with PyTorch's constants.
+
+    The moving variance is fed the biased batch variance, as always in Keras;
+    PyTorch feeds it the unbiased one.
+    """
+    x = parts.conv(x, filters, size, name=f"{name}_conv{number}", **how)
+    return keras.layers.BatchNormalization(
+        momentum=0.9, epsilon=1e-5, name=f"{name}_norm{number}"
+    )(x)
 
 
 def _head(images: Any, x: Any, num_classes: int, name: str) -> keras.Model:

@@ -1,4 +1,4 @@
-"""Gaussian noise that is addressed, not streamed.
+"""Counter-based noise: any range of draws, from a seed and a number.
 
 Draw number j under a seed is a pure function of (seed, j): Philox turns a key
 and a counter into random bits, the seed fills the key and the upper half of the
@@ -15,6 +15,7 @@ References:
 import hashlib
 import math
 import os
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras.noise.keyed_seeds import Key
-from rs_keras.noise.keyed_seeds import Seed as Seed
+from rs_keras.noise.keyed_seeds import Seed
 from rs_keras.noise.keyed_seeds import load_key
 
 # The algorithm is always named: "auto" gives other numbers under XLA.
@@ -165,24 +166,31 @@ def addressed_draws(shape: Sequence[int]) -> int:
     return int(2**POSITION_BITS // math.prod(shape))
 
 
-def _bits(shape, seed, first, count, dtype, stream):  # type: ignore[no-untyped-def]
-    """Returns the shape, key and counter of draws first .. first+count-1."""
+def _draws(
+    operation: Callable[..., tf.Tensor],
+    shape: Sequence[int],
+    dtype: tf.DType,
+    *,
+    seed: tf.Tensor,
+    first: tf.Tensor | int,
+    count: tf.Tensor | int,
+    stream: int,
+) -> tf.Tensor:
+    """Returns draws first .. first+count-1 of a stateless operation."""
+    size = math.prod(shape)
+    # A counter makes 16 bytes; each draw begins with a counter of its own.
     per_counter = _BYTES_PER_COUNTER // dtype.size
-    counters = -(-int(np.prod(shape)) // per_counter)
+    counters = -(-size // per_counter)
     position = tf.cast(first, tf.int64) * counters
     seed = tf.convert_to_tensor(seed, tf.int64)
     counter = tf.stack([position + (stream << POSITION_BITS), seed[1]])
-    return {
-        "shape": tf.stack([tf.cast(count, tf.int32), counters * per_counter]),
-        "key": tf.bitcast(seed[:1], tf.uint64),
-        "counter": tf.bitcast(counter, tf.uint64),
-        "alg": PHILOX,
-        "dtype": dtype,
-    }
-
-
-def _shaped(flat: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    size = int(np.prod(shape))
+    flat = operation(
+        shape=tf.stack([tf.cast(count, tf.int32), counters * per_counter]),
+        key=tf.bitcast(seed[:1], tf.uint64),
+        counter=tf.bitcast(counter, tf.uint64),
+        alg=PHILOX,
+        dtype=dtype,
+    )
     return tf.reshape(flat[:, :size], [-1, *shape])
 
 
@@ -215,8 +223,9 @@ def normal(
     >>> bool((whole[3:] == part).numpy().all())
     True
     """
-    bits = _bits(shape, seed, first, count, dtype, stream)
-    return _shaped(tf.raw_ops.StatelessRandomNormalV2(**bits), shape)
+    address = {"seed": seed, "first": first, "count": count, "stream": stream}
+    operation = tf.raw_ops.StatelessRandomNormalV2
+    return _draws(operation, shape, dtype, **address)
 
 
 def uniform(
@@ -238,8 +247,9 @@ def uniform(
     >>> bool(whole.numpy().min() >= 0), bool(whole.numpy().max() < 1)
     (True, True)
     """
-    bits = _bits(shape, seed, first, count, dtype, stream)
-    return _shaped(tf.raw_ops.StatelessRandomUniformV2(**bits), shape)
+    address = {"seed": seed, "first": first, "count": count, "stream": stream}
+    operation = tf.raw_ops.StatelessRandomUniformV2
+    return _draws(operation, shape, dtype, **address)
 
 
 def words(
@@ -258,5 +268,6 @@ def words(
     >>> bool((whole[3:] == noise.words([4], [7, 0], 3, 2)).numpy().all())
     True
     """
-    bits = _bits(shape, seed, first, count, tf.int64, stream)
-    return _shaped(tf.raw_ops.StatelessRandomUniformFullIntV2(**bits), shape)
+    address = {"seed": seed, "first": first, "count": count, "stream": stream}
+    operation = tf.raw_ops.StatelessRandomUniformFullIntV2
+    return _draws(operation, shape, tf.int64, **address)

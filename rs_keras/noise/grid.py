@@ -212,6 +212,8 @@ def grid_steps(
         upper = tf.bitwise.right_shift(word, lower)
         return tf.cast(upper, tf.int32), tf.bitwise.bitwise_and(word, remainder)
 
-    value, rest = split(words)
+    # The column's own value if the remainder is below its bound, else the
+    # value that shares the column.
+    value, remaining = split(words)
     other, own = split(tf.gather(entries, value + half))
-    return tf.cast(tf.where(rest < own, value, other), tf.float32)
+    return tf.cast(tf.where(remaining < own, value, other), tf.float32)

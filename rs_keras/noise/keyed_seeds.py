@@ -1,4 +1,4 @@
-"""Seeds that a secret key makes: SipHash of the image, here and in exports.
+"""Keyed seeds: a keyed hash (SipHash) of the image, here and in exports.
 
 A keyed seed follows from the image: the same image always gets the same noise.
 With fresh noise, whoever is refused a certificate may ask again, and after
@@ -168,6 +168,7 @@ class SeedKey:
             fn_output_signature=tf.TensorSpec([], tf.string),
         )
         text = tf.strings.join([head, tf.strings.substr(text, -size, size)])
+        # Two words of 62 bits for each row: int64 [B, 2].
         words = [
             tf.strings.to_hash_bucket_strong(text, _WORDS, key)
             for key in self._keys

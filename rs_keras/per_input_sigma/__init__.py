@@ -22,15 +22,4 @@ if TYPE_CHECKING:
         search_sigma as search_sigma,
     )
 
-_HOMES = {
-    "BallMemory": "rs_keras.per_input_sigma.ball_memory",
-    "Composition": "rs_keras.per_input_sigma.composition",
-    "DataDependentCertifier": "rs_keras.per_input_sigma.certifier",
-    "SigmaOptimizer": "rs_keras.per_input_sigma.optimization",
-    "ascend": "rs_keras.per_input_sigma.optimization",
-    "compose": "rs_keras.per_input_sigma.composition",
-    "optimize_sigma": "rs_keras.per_input_sigma.optimization",
-    "search_sigma": "rs_keras.per_input_sigma.optimization",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

@@ -1,4 +1,4 @@
-"""A classifier that remembers what it promised.
+"""Ball memory: certified balls are stored, and fix all later answers.
 
 Its answers are constant inside the balls that it handed out, because it looks
 them up: true by decree, whatever the radii are, and only for images that were
@@ -10,7 +10,6 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -130,7 +129,7 @@ class BallMemory:
             ValueError: If the image or what `certify` says is out of range.
         """
         pixels = check_images(np.asarray(image)[None], self._shape)[0]
-        label, radius = self._own(pixels)
+        label, radius = self._checked(*self.certify(pixels))
         with self._lock:
             answer, reach = self._answer(pixels, label, radius)
             if answer != ABSTAIN or self.strict:
@@ -199,12 +198,20 @@ class BallMemory:
         if int(file["format"]) != _FORMAT:
             raise ValueError(f"format {file['format']}, not {_FORMAT}")
         memory = cls(certify, bool(file["strict"]))
-        for image, label, radius in _saved_balls(file):
-            memory._append(image, *memory._checked(label, radius))
+        labels, radii = file["labels"], file["radii"]
+        shape = tuple(int(side) for side in file["shape"])
+        for first in _starts(len(labels)):
+            images = file[f"images_{first}"]
+            # Rounded now, the balls might meet.
+            if images.dtype != np.float32:
+                raise ValueError(f"images of type {images.dtype}, not float32")
+            rows = slice(first, first + _BLOCK)
+            images = check_images(images.reshape(-1, *shape))
+            for image, *ball in zip(
+                images, labels[rows], radii[rows], strict=True
+            ):
+                memory._append(image, *memory._checked(*ball))
         return memory
-
-    def _own(self, pixels: np.ndarray) -> tuple[int, float]:
-        return self._checked(*self.certify(pixels))
 
     @staticmethod
     def _checked(label: int, radius: float) -> tuple[int, float]:
@@ -291,26 +298,6 @@ class BallMemory:
 def _starts(size: int) -> range:
     """The first row of each block."""
     return range(0, size, _BLOCK)
-
-
-def _saved_balls(
-    file: Mapping[str, np.ndarray],
-) -> Iterator[tuple[np.ndarray, int, float]]:
-    """Yields the balls of a file that `save` wrote, one block in memory."""
-    labels, radii = file["labels"], file["radii"]
-    shape = tuple(int(side) for side in file["shape"])
-    for first in _starts(len(labels)):
-        images = file[f"images_{first}"]
-        # Rounded now, the balls might meet.
-        if images.dtype != np.float32:
-            raise ValueError(f"images of type {images.dtype}, not float32")
-        rows = slice(first, first + _BLOCK)
-        yield from zip(
-            check_images(images.reshape(-1, *shape)),
-            labels[rows],
-            radii[rows],
-            strict=True,
-        )
 
 
 def _free(

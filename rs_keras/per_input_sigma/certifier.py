@@ -1,6 +1,7 @@
-"""Certificates at a sigma chosen for each image, under an honest label."""
+"""A certifier that chooses sigma for each image (data-dependent smoothing)."""
 
 import threading
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,16 @@ class _AdjustableCertifier(Certifier):
         self._variable = tf.Variable(
             self.sigma, dtype=tf.float64, trainable=False
         )
-        self._table = _AdjustableTable() if self.noise == "grid" else None
+        self._table: Any = None
+        if self.noise == "grid":
+            entries = np.zeros(1, np.int64)
+            self._table = GridNoise(
+                tf.Variable(entries, trainable=False, shape=[None]),
+                tf.Variable(1, trainable=False, dtype=tf.int64),
+            )
 
-    def _deviation(self) -> tf.Variable:
-        return self._variable
-
-    def _grid_table(self) -> "_AdjustableTable | None":
-        return self._table
+    def _graph_noise(self) -> dict[str, Any]:
+        return {"sigma": self._variable, "table": self._table}
 
     def at(self, sigma: float) -> Certifier:
         """Returns this certifier, now with another sigma."""
@@ -49,23 +53,10 @@ class _AdjustableCertifier(Certifier):
         self.__dict__["sigma"] = float(sigma)
         self._variable.assign(sigma)
         if self._table is not None:
-            self._table.assign(grid_noise(float(sigma)))
+            exact = grid_noise(self.sigma)
+            self._table.entries.assign(exact.entries)
+            self._table.bits.assign(exact.bits)
         return self
-
-
-class _AdjustableTable:
-    """A `GridNoise` whose numbers change without retracing."""
-
-    def __init__(self) -> None:
-        self.entries = tf.Variable(
-            np.zeros(1, np.int64), trainable=False, shape=[None]
-        )
-        self.bits = tf.Variable(1, trainable=False, dtype=tf.int64)
-
-    def assign(self, noise: GridNoise) -> None:
-        """Takes over the numbers of another sigma."""
-        self.entries.assign(noise.entries)
-        self.bits.assign(noise.bits)
 
 
 class DataDependentCertifier:
@@ -159,24 +150,18 @@ class DataDependentCertifier:
         else:
             chosen = check_sigmas("sigma", sigma, len(images))
         rows = [
-            self._at(one, image[None], row[None], certify_arguments)
-            for image, one, row in zip(images, chosen, seeds, strict=True)
+            self._at(own_sigma, image[None], row[None], certify_arguments)
+            for image, own_sigma, row in zip(images, chosen, seeds, strict=True)
         ]
-        names = (
-            "label",
-            "radius",
-            "p_lower",
-            "counts",
-            "selection_counts",
-            "n",
-            "seed",
-        )
         joined = {
-            name: np.concatenate([getattr(row, name) for row in rows])
-            for name in names
+            field.name: np.concatenate(
+                [getattr(row, field.name) for row in rows]
+            )
+            for field in fields(Certificate)
+            if field.type is np.ndarray
         }
-        told = [row.settings.get("total_variation", 0.0) for row in rows]
-        if largest := max(told):
+        distances = [row.settings.get("total_variation", 0.0) for row in rows]
+        if largest := max(distances):
             settings["total_variation"] = largest
         return Certificate(**joined, settings=settings, sigma=np.array(chosen))
 
@@ -203,7 +188,7 @@ class DataDependentCertifier:
             )
 
     def settings(self, **certify_arguments: Any) -> dict[str, Any]:
-        """Returns what `certify` would rest on, checked.
+        """Validates the arguments of `certify` and returns them as settings.
 
         The arguments and errors are those of `Certifier.settings`.
         """

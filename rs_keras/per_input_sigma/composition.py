@@ -1,4 +1,4 @@
-"""Several smoothed classifiers as one, soundly."""
+"""Composition: a smoothed router that chooses among smoothed experts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,9 @@ from rs_keras._checks import check_probability
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certifier import Certifier
-from rs_keras.classifiers.adapters import fingerprint
+from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.noise import draws as noise_lib
+from rs_keras.noise.keyed_seeds import Seed
 
 
 class Composition:
@@ -67,7 +68,7 @@ class Composition:
         self,
         images: Any,
         alpha: float = 1e-3,
-        seed: noise_lib.Seed = None,
+        seed: Seed = None,
         **certify_arguments: Any,
     ) -> Certificate:
         """Certifies the composed classifier.
@@ -92,7 +93,7 @@ class Composition:
         settings = self.settings(
             alpha, **certify_arguments, image_shape=images.shape[1:]
         )
-        self._check_classes(images.shape[1:])
+        classes = self._checked_classes(images.shape[1:])
         seeds = self.router._seeds(seed, images)
         arguments = {**certify_arguments, "alpha": alpha / 2}
 
@@ -100,19 +101,33 @@ class Composition:
             return np.stack([noise_lib.fold_in(row, use) for row in rows])
 
         route = self.router.certify(images, seed=derived(seeds, 0), **arguments)
-        parts = {}
+        # Sums of soft predictions are no whole numbers.
+        kind = route.counts.dtype
+        joined = Certificate(
+            label=np.full(len(images), ABSTAIN),
+            radius=np.zeros(len(images)),
+            p_lower=np.zeros(len(images)),
+            counts=np.zeros((len(images), classes), kind),
+            selection_counts=np.zeros((len(images), classes), np.int64),
+            n=route.n.copy(),
+            seed=seeds,
+            settings=settings,
+        )
         for number in np.unique(route.label[route.label != ABSTAIN]):
-            rows = np.flatnonzero(route.label == number)
-            expert = self.experts[number]
-            parts[tuple(rows.tolist())] = expert.certify(
+            rows = route.label == number
+            part = self.experts[number].certify(
                 images[rows], seed=derived(seeds[rows], 1), **arguments
             )
-        return self._joined(images, route, parts, seeds, settings)
+            for name in ("label", "p_lower", "counts", "selection_counts"):
+                getattr(joined, name)[rows] = getattr(part, name)
+            joined.radius[rows] = np.minimum(route.radius[rows], part.radius)
+            joined.n[rows] += part.n
+        return joined
 
     def settings(
         self, alpha: float = 1e-3, **certify_arguments: Any
     ) -> dict[str, Any]:
-        """Returns what `certify` would rest on, checked.
+        """Validates the arguments of `certify` and returns them as settings.
 
         The arguments and errors are those of `certify`.
         """
@@ -133,7 +148,8 @@ class Composition:
             "expert_sigmas": [expert.sigma for expert in self.experts],
         }
 
-    def _check_classes(self, shape: tuple[int, ...]) -> None:
+    def _checked_classes(self, shape: tuple[int, ...]) -> int:
+        """Returns how many classes the experts have."""
         routes = self.router.sampler(shape).num_classes
         if routes != len(self.experts):
             raise ValueError(
@@ -146,38 +162,7 @@ class Composition:
                 "`experts` must have the same classes. "
                 f"Received: {classes} classes"
             )
-
-    def _joined(
-        self,
-        images: np.ndarray,
-        route: Certificate,
-        parts: dict[tuple[int, ...], Certificate],
-        seeds: np.ndarray,
-        settings: dict[str, Any],
-    ) -> Certificate:
-        """The experts' certificates, where the router's allows them."""
-        shape = images.shape[1:]
-        classes = self.experts[0].sampler(shape).num_classes
-        rows = len(images)
-        # Sums of soft predictions are no whole numbers.
-        kind = route.counts.dtype
-        whole = Certificate(
-            label=np.full(rows, ABSTAIN),
-            radius=np.zeros(rows),
-            p_lower=np.zeros(rows),
-            counts=np.zeros((rows, classes), kind),
-            selection_counts=np.zeros((rows, classes), np.int64),
-            n=route.n.copy(),
-            seed=seeds,
-            settings=settings,
-        )
-        for numbers, part in parts.items():
-            at = list(numbers)
-            for name in ("label", "p_lower", "counts", "selection_counts"):
-                getattr(whole, name)[at] = getattr(part, name)
-            whole.radius[at] = np.minimum(route.radius[at], part.radius)
-            whole.n[at] += part.n
-        return whole
+        return classes[0]
 
 
 def compose(router: Certifier, experts: Sequence[Certifier]) -> Composition:

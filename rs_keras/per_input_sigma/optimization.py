@@ -1,4 +1,4 @@
-"""A sigma of its own for each image, and what that is worth.
+"""Per-input sigma: the ascent that chooses a sigma for each image.
 
 The certificate at the sigma chosen for x speaks of the classifier smoothed
 with that one sigma. It does not speak of the deployed classifier, which
@@ -19,9 +19,10 @@ import tensorflow as tf
 from rs_keras._checks import check_count
 from rs_keras._checks import check_images
 from rs_keras._checks import check_positive
-from rs_keras.certification.sampling import Logits
+from rs_keras.classifiers.adapters import Logits
 from rs_keras.classifiers.adapters import as_logits
 from rs_keras.noise import draws as noise_lib
+from rs_keras.noise.keyed_seeds import Seed
 
 # Streams of their own: the noise that chooses sigma must not be the noise
 # that certifies at that sigma, even under the same seed.
@@ -43,7 +44,7 @@ def optimize_sigma(
     steps: int = 900,
     num_noise: int = 1,
     learning_rate: float = 1e-4,
-    seed: noise_lib.Seed = None,
+    seed: Seed = None,
 ) -> np.ndarray:
     """Chooses for each image the sigma that promises the largest radius.
 
@@ -96,9 +97,9 @@ class SigmaOptimizer:
 
     Args:
         model: See `optimize_sigma`.
-        steps: See there.
-        num_noise: See there.
-        learning_rate: See there.
+        steps: Of the ascent, >= 0.
+        num_noise: Samples a step, >= 1.
+        learning_rate: Of the ascent, > 0.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -128,26 +129,59 @@ class SigmaOptimizer:
         self.num_noise = check_count("num_noise", num_noise)
         self.learning_rate = check_positive("learning_rate", learning_rate)
         self._logits = as_logits(model)
-        self._climbers: dict[tuple[int, ...], Callable[..., tf.Tensor]] = {}
+        self._ascents: dict[tuple[int, ...], Callable[..., tf.Tensor]] = {}
 
     def __call__(
-        self, images: Any, sigma0: Any, seed: noise_lib.Seed = None
+        self, images: Any, sigma0: Any, seed: Seed = None
     ) -> np.ndarray:
         """Returns float64 [B]; arguments as in `optimize_sigma`."""
         images = check_images(images)
         start = check_sigmas("sigma0", sigma0, len(images))
         shape = images.shape[1:]
-        if shape not in self._climbers:
-            climb = _climber(self._logits, shape, self.num_noise)
-            self._climbers[shape] = climb
-        sigma = self._climbers[shape](
+        if shape not in self._ascents:
+            self._ascents[shape] = self._traced(shape)
+        sigma = self._ascents[shape](
             tf.constant(images),
             tf.constant(start, tf.float32),
             tf.constant(noise_lib.as_seeds(seed, len(images))),
-            tf.constant(self.steps, tf.int64),
-            tf.constant(self.learning_rate, tf.float32),
         )
         return sigma.numpy().astype(np.float64)
+
+    def _traced(self, shape: tuple[int, ...]) -> Callable[..., tf.Tensor]:
+        """The ascent with addressed noise, for images of a shape."""
+        drawn = tf.TensorSpec([self.num_noise, *shape], tf.float32)
+
+        def ascent(
+            images: tf.Tensor, sigma0: tf.Tensor, seeds: tf.Tensor
+        ) -> tf.Tensor:
+            def draws(step: tf.Tensor) -> tf.Tensor:
+                first, n = step * self.num_noise, self.num_noise
+                return tf.map_fn(
+                    lambda seed: noise_lib.normal(
+                        shape, seed, first, n, stream=_ASCENT_STREAM
+                    ),
+                    seeds,
+                    fn_output_signature=drawn,
+                )
+
+            rate = tf.constant(self.learning_rate, tf.float32)
+            return ascend(
+                self._logits,
+                images,
+                sigma0,
+                draws,
+                steps=self.steps,
+                learning_rate=rate,
+            )
+
+        return tf.function(
+            ascent,
+            [
+                tf.TensorSpec([None, *shape], tf.float32),
+                tf.TensorSpec([None], tf.float32),
+                tf.TensorSpec([None, 2], tf.int64),
+            ],
+        )
 
 
 def search_sigma(
@@ -156,7 +190,7 @@ def search_sigma(
     evaluations: int = 200,
     num_noise: int = 1,
     largest: float = 1.0,
-    seed: noise_lib.Seed = None,
+    seed: Seed = None,
 ) -> np.ndarray:
     """Chooses sigma by trying a grid: the paper's baseline (appendix B).
 
@@ -208,7 +242,7 @@ def search_sigma(
         eps = tf.reshape(eps, [size, num_noise, *shape])
         sigma = tf.constant(grid, tf.float32)
         tiled = tf.repeat(image[None], size, axis=0)
-        return _promise(logits, tiled, sigma, eps)[0]
+        return _promise(logits, tiled, sigma, eps)
 
     best = [
         int(tf.argmax(promises(tf.constant(image), tf.constant(row))))
@@ -256,7 +290,7 @@ def ascend(
         eps = draws(k)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sigma)
-            total = tf.reduce_sum(_promise(logits, images, sigma, eps)[0])
+            total = tf.reduce_sum(_promise(logits, images, sigma, eps))
         moved = sigma + learning_rate * tape.gradient(total, sigma)
         inside = (moved > 0) & tf.math.is_finite(moved)
         return k + 1, tf.where(inside, moved, sigma)
@@ -268,52 +302,19 @@ def ascend(
 
 def _promise(
     logits: Logits, images: tf.Tensor, sigma: tf.Tensor, eps: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The radius that noisy softmax means promise, [B]; and the means."""
+) -> tf.Tensor:
+    """The radius that the mean softmax under noise promises, [B]."""
+    # Noise [B, n, H, W, C] makes images [B * n, H, W, C].
     shape = tf.shape(eps)
     wide = sigma[:, None, None, None, None]
     noisy = tf.reshape(images[:, None] + wide * eps, [-1, *images.shape[1:]])
     soft = tf.nn.softmax(tf.cast(logits(noisy), sigma.dtype))
     soft = tf.reshape(soft, [shape[0], shape[1], soft.shape[-1]])
+    # [B, C]: the mean soft prediction, whose two largest count.
     mean = tf.reduce_mean(soft, axis=1)
     top = tf.clip_by_value(tf.math.top_k(mean, 2).values, *_CLIP)
     quantiles = tf.math.ndtri(top)
-    return sigma / 2 * (quantiles[:, 0] - quantiles[:, 1]), mean
-
-
-def _climber(
-    logits: Logits, shape: tuple[int, ...], num_noise: int
-) -> Callable[..., tf.Tensor]:
-    """The ascent with addressed noise, as one traced function."""
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, *shape], tf.float32),
-            tf.TensorSpec([None], tf.float32),
-            tf.TensorSpec([None, 2], tf.int64),
-            tf.TensorSpec([], tf.int64),
-            tf.TensorSpec([], tf.float32),
-        ]
-    )
-    def climb(images, sigma0, seeds, steps, learning_rate):  # type: ignore
-        def draws(step: tf.Tensor) -> tf.Tensor:
-            return tf.map_fn(
-                lambda seed: noise_lib.normal(
-                    shape,
-                    seed,
-                    step * num_noise,
-                    num_noise,
-                    stream=_ASCENT_STREAM,
-                ),
-                seeds,
-                fn_output_signature=tf.TensorSpec(
-                    [num_noise, *shape], tf.float32
-                ),
-            )
-
-        return ascend(logits, images, sigma0, draws, steps, learning_rate)
-
-    return climb
+    return sigma / 2 * (quantiles[:, 0] - quantiles[:, 1])
 
 
 def check_sigmas(name: str, sigma: Any, rows: int) -> np.ndarray:

@@ -9,10 +9,4 @@ if TYPE_CHECKING:
     from rs_keras.report.page import write_report as write_report
     from rs_keras.report.thumbnails import Thumbnails as Thumbnails
 
-_HOMES = {
-    "Thumbnails": "rs_keras.report.thumbnails",
-    "report_page": "rs_keras.report.page",
-    "write_report": "rs_keras.report.page",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

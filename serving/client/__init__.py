@@ -13,10 +13,4 @@ if TYPE_CHECKING:
     )
     from rs_keras.serving.client.channels import ClientTLS as ClientTLS
 
-_HOMES = {
-    "AsyncCertificationClient": "rs_keras.serving.client.async_client",
-    "CertificationClient": "rs_keras.serving.client.certification_client",
-    "ClientTLS": "rs_keras.serving.client.channels",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

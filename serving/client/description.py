@@ -10,7 +10,7 @@ from typing import Any
 from typing import NamedTuple
 
 from rs_keras.certification.sampling import NOISE_MODES
-from rs_keras.classifiers.adapters import DTYPES
+from rs_keras.classifiers.precision import DTYPES
 from rs_keras.export.settings import SEEDS
 from rs_keras.export.settings import Settings
 from rs_keras.noise.draws import POSITION_BITS

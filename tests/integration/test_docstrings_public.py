@@ -25,7 +25,7 @@ rs_keras.trainers.runs rs_keras.trainers.tuning
 
 MODULES = """
 rs_keras.adversaries.attacks
-rs_keras.adversaries.gradients rs_keras.bounds.other_norms
+rs_keras.adversaries.gradients
 rs_keras.certification.sample_size
 rs_keras.certification.sequential.boundaries
 rs_keras.certification.smoothing rs_keras.classifiers.checkpoints

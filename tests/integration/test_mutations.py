@@ -13,6 +13,7 @@ import tensorflow as tf
 from rs_keras import Certifier
 from rs_keras import bounds
 from rs_keras.bounds import confidence
+from rs_keras.certification import sampling
 from rs_keras.certification import spec
 from rs_keras.certification import voting
 from rs_keras.certification.sequential import boundaries
@@ -46,9 +47,9 @@ def check_crossing(alpha=0.01):
     """A class just at the boundary crosses it with alpha at most, exactly."""
     tables = boundaries.one_count((1.0,), 1.0, alpha, 3_000, 100)
     p0, mass, n, crossed = scipy.stats.norm.cdf(1.0), np.ones(1), 0, 0.0
-    for look, count in zip(tables.looks, tables.upper[:, 0], strict=True):
-        step = scipy.stats.binom.pmf(np.arange(look - n + 1), look - n, p0)
-        mass, n = np.maximum(scipy.signal.fftconvolve(mass, step), 0), look
+    for stage, count in zip(tables.stages, tables.upper[:, 0], strict=True):
+        step = scipy.stats.binom.pmf(np.arange(stage - n + 1), stage - n, p0)
+        mass, n = np.maximum(scipy.signal.fftconvolve(mass, step), 0), stage
         crossed += mass[count:].sum()
         mass[count:] = 0.0
     assert crossed <= alpha
@@ -57,9 +58,9 @@ def check_crossing(alpha=0.01):
 def test_one_count_does_not_peek(monkeypatch):
     check_crossing()
 
-    def peeking(p, q, looks, levels):
-        # Each look as if it were the only one.
-        counts = scipy.stats.binom.isf(levels[-1], looks, p) + 1
+    def peeking(p, q, stages, levels):
+        # Each stage as if it were the only one.
+        counts = scipy.stats.binom.isf(levels[-1], stages, p) + 1
         return counts.astype(np.int64)
 
     boundaries.one_count.cache_clear()
@@ -88,11 +89,11 @@ def test_two_counts_do_not_peek(monkeypatch):
     check_two_counts()
 
     def peeking(alpha, n_max):
-        looks = boundaries.checkpoints(n_max)
-        return looks, np.full(len(looks), alpha)
+        stages = boundaries.checkpoints(n_max)
+        return stages, np.full(len(stages), alpha)
 
     boundaries.two_counts.cache_clear()
-    monkeypatch.setattr(boundaries, "shares_of_looks", peeking)
+    monkeypatch.setattr(boundaries, "shares_of_stages", peeking)
     with pytest.raises(AssertionError):
         check_two_counts()
 
@@ -161,12 +162,12 @@ def check_fresh_noise_after_a_plan(certifier, alpha=0.05, rows=600):
 def test_selection_and_bound_never_share_noise(check, monkeypatch):
     certifier = Certifier(lambda x: x[:, 0, 0, :], sigma=0.5, batch_size=400)
     check(certifier)
-    real = certifier._sum
+    real = sampling.SamplingLoop.draw
 
-    def from_the_start(graph, images, seeds, first, n, beta=None):
-        return real(graph, images, seeds, 0, n, beta)
+    def from_the_start(loop, images, seeds, first, n, beta=None):
+        return real(loop, images, seeds, 0, n, beta)
 
-    monkeypatch.setattr(certifier, "_sum", from_the_start)
+    monkeypatch.setattr(sampling.SamplingLoop, "draw", from_the_start)
     with pytest.raises(AssertionError):
         check(certifier)
 

@@ -14,8 +14,8 @@ import rs_keras
 from rs_keras import CertificationLog
 from rs_keras import Certifier
 from rs_keras import datasets
-from rs_keras.classifiers.adapters import computing_in
-from rs_keras.classifiers.adapters import fingerprint
+from rs_keras.classifiers.fingerprint import fingerprint
+from rs_keras.classifiers.precision import computing_in
 from rs_keras.cli import main
 from rs_keras.cli import make_parser
 from rs_keras.cli import reproduce

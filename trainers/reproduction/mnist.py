@@ -26,8 +26,8 @@ from rs_keras.certification.certifier import Certifier
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.certification.voting import vote_certificate
-from rs_keras.classifiers.adapters import fingerprint
 from rs_keras.classifiers.checkpoints import RUN_MODEL
+from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.logs.log import CertificationLog
 from rs_keras.logs.writer import LogWriter
 from rs_keras.noise.draws import fold_in
@@ -465,7 +465,9 @@ def certify(
         form: LogWriter(
             paths[form],
             {
-                **certifier.settings(N0, n, ALPHA, runner_up=runner_up),
+                **certifier.settings(
+                    n0=N0, n=n, alpha=ALPHA, runner_up=runner_up
+                ),
                 **origin,
             },
         )

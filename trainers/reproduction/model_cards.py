@@ -13,9 +13,9 @@ from typing import Any
 from rs_keras import CertificationLog
 from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_choice
-from rs_keras.classifiers.adapters import computing_in
-from rs_keras.classifiers.adapters import fingerprint
 from rs_keras.classifiers.checkpoints import load_classifier
+from rs_keras.classifiers.fingerprint import fingerprint
+from rs_keras.classifiers.precision import computing_in
 from rs_keras.models import PRETRAINED
 from rs_keras.models import Pretrained
 from rs_keras.report.tables import certified_table

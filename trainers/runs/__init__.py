@@ -8,9 +8,4 @@ if TYPE_CHECKING:
     from rs_keras.trainers.runs.snapshots import fit as fit
     from rs_keras.trainers.runs.training import train as train
 
-_HOMES = {
-    "fit": "rs_keras.trainers.runs.snapshots",
-    "train": "rs_keras.trainers.runs.training",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

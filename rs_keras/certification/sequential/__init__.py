@@ -18,11 +18,4 @@ if TYPE_CHECKING:
         spending as spending,
     )
 
-_HOMES = {
-    "boundary": "rs_keras.certification.sequential.boundaries",
-    "checkpoints": "rs_keras.certification.sequential.boundaries",
-    "crossing_probability": "rs_keras.certification.sequential.boundaries",
-    "spending": "rs_keras.certification.sequential.boundaries",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = attach(__name__, _HOMES)
+__all__, __getattr__, __dir__ = attach(__name__)

@@ -1,17 +1,17 @@
 """Group-sequential tests of "is the radius at least r?": their boundaries.
 
 A class whose probability under noise is above p0 = cdf(r / sigma) keeps its
-place within r. Its votes are looked at after n_1 < ... < n_K draws, and the
-radius is certified at the first look k whose count reaches c_k. The c_k are
+place within r. Its votes are counted after n_1 < ... < n_K draws, and the
+radius is certified at the first stage k whose count reaches c_k. The c_k are
 chosen so that a class of probability exactly p0 crosses with probability at
-most alpha, over all looks together: an exact dynamic program over the count
-carries the probability of not having crossed yet from look to look, and each
+most alpha, over all stages together: an exact dynamic program over the count
+carries the probability of not having crossed yet from stage to stage, and each
 c_k is the smallest that keeps what is spent so far under
 
     alpha * (k / K)**rho.
 
 Crossing is an increasing event, so a class below p0 crosses even more rarely:
-no look costs a correction. Pure NumPy and SciPy; nothing here is random.
+no stage costs a correction. Pure NumPy and SciPy; nothing here is random.
 
 References:
 - [Lan and DeMets, 1983](https://doi.org/10.1093/biomet/70.3.659), spending
@@ -27,14 +27,14 @@ import numpy as np
 import scipy.special
 
 # Logarithms of factorials at n = 1e7 are good to 1e-8; spending this part less
-# covers them for every number of looks.
+# covers them for every number of stages.
 _SAFETY = 1e-6
 
 # Mass that is cut off to keep the arrays short, as a part of the first
 # spending. It is counted as if it had crossed.
 _CUT = 1e-6
 
-# Most of alpha is kept for the late looks, which decide the difficult cases.
+# Most of alpha is kept for the late stages, which decide the difficult cases.
 # Between 1 and 4 the votes of a network for MNIST show no difference above 5 %.
 _RHO = 2.0
 
@@ -45,12 +45,12 @@ _FUTILITY = 0.02
 def checkpoints(
     n_max: int, first: int = 128, ratio: float = 1.35
 ) -> tuple[int, ...]:
-    """The numbers of draws at which a test looks: geometric, up to `n_max`.
+    """The numbers of draws at the stages of a test: geometric, up to `n_max`.
 
     Args:
-        n_max: The last look, >= 1.
-        first: The first look, >= 1.
-        ratio: From look to look, > 1.
+        n_max: Draws at the last stage, >= 1.
+        first: Draws at the first stage, >= 1.
+        ratio: From stage to stage, > 1.
 
     Example:
 
@@ -58,24 +58,24 @@ def checkpoints(
     >>> boundaries.checkpoints(1000)
     (128, 173, 234, 316, 427, 577, 779, 1000)
     """
-    looks = [min(first, n_max)]
-    while looks[-1] < n_max:
-        looks.append(min(int(np.ceil(looks[-1] * ratio)), n_max))
-    return tuple(looks)
+    stages = [min(first, n_max)]
+    while stages[-1] < n_max:
+        stages.append(min(int(np.ceil(stages[-1] * ratio)), n_max))
+    return tuple(stages)
 
 
-def spending(alpha: float, looks: int, rho: float) -> np.ndarray:
-    """How much of `alpha` is spent up to each look: float64 [looks].
+def spending(alpha: float, stages: int, rho: float) -> np.ndarray:
+    """How much of `alpha` is spent up to each stage: float64 [stages].
 
-    alpha * (k / looks)**rho: the larger `rho`, the later it is spent.
+    alpha * (k / stages)**rho: the larger `rho`, the later it is spent.
 
     Example:
 
     >>> from rs_keras.certification.sequential import boundaries
-    >>> boundaries.spending(0.5, looks=4, rho=2.0).tolist()
+    >>> boundaries.spending(0.5, stages=4, rho=2.0).tolist()
     [0.03125, 0.125, 0.28125, 0.5]
     """
-    return alpha * (np.arange(1, looks + 1) / looks) ** rho
+    return alpha * (np.arange(1, stages + 1) / stages) ** rho
 
 
 class Walk:
@@ -142,7 +142,7 @@ class Walk:
         return stopped
 
     def _window(self, trials: int) -> tuple[int, int]:
-        """The successes that are looked at at all: the rest has mass 1e-30.
+        """The range of successes that is computed; the others have mass 1e-30.
 
         By Bernstein's inequality, t = 12 * sd + 60 away from the mean is less
         probable than exp(-t**2 / (2 * (sd**2 + t / 3))) < exp(-72).
@@ -175,19 +175,19 @@ def _log_choose(n: int) -> np.ndarray:
 
 
 def boundary(
-    p: float, q: float, looks: Sequence[int], levels: np.ndarray
+    p: float, q: float, stages: Sequence[int], levels: np.ndarray
 ) -> np.ndarray:
     """The smallest counts at which a success probability p is given up.
 
     Args:
         p: In (0, 1); the hypothesis is a success probability of at most p.
         q: 1 - p.
-        looks: Increasing numbers of trials [K].
-        levels: float64 [K], increasing; what may be spent up to each look.
+        stages: Increasing numbers of trials [K].
+        levels: float64 [K], increasing; what may be spent up to each stage.
 
     Returns:
-        int64 [K]: reject at look k if the count is at least c[k]. A c[k] above
-        looks[k] cannot be reached.
+        int64 [K]: reject at stage k if the count is at least c[k]. A c[k] above
+        stages[k] cannot be reached.
 
     Example:
 
@@ -196,9 +196,9 @@ def boundary(
     >>> boundaries.boundary(0.5, 0.5, [5, 10], np.array([0.05, 0.05])).tolist()
     [5, 9]
     """
-    walk = Walk(p, q, _CUT * levels[0] / len(looks))
+    walk = Walk(p, q, _CUT * levels[0] / len(stages))
     spent, counts = 0.0, []
-    for n, level in zip(looks, levels, strict=True):
+    for n, level in zip(stages, levels, strict=True):
         walk.advance(n)
         left = level * (1 - _SAFETY) - spent - walk.lost
         # The tail falls with the count: the first that fits the rest.
@@ -209,14 +209,14 @@ def boundary(
 
 
 def crossing_probability(
-    p: float, q: float, looks: Sequence[int], counts: Any
+    p: float, q: float, stages: Sequence[int], counts: Any
 ) -> float:
     """The probability that a count ever reaches its boundary, rounded up.
 
     Args:
         p: Probability of a success, in (0, 1).
         q: 1 - p.
-        looks: Increasing numbers of trials [K].
+        stages: Increasing numbers of trials [K].
         counts: The boundary, whole numbers [K], as of `boundary`.
 
     Example:
@@ -228,7 +228,7 @@ def crossing_probability(
     """
     walk = Walk(p, q, 1e-14)
     crossed = 0.0
-    for n, count in zip(looks, counts, strict=True):
+    for n, count in zip(stages, counts, strict=True):
         walk.advance(n)
         crossed += walk.stop_at(int(count))
     return crossed * (1 + _SAFETY) + walk.lost
@@ -236,18 +236,18 @@ def crossing_probability(
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """All that a decision looks up, fixed before the first draw.
+    """The stages and boundaries of a decision, fixed before the first draw.
 
     Attributes:
         radii: float64 [J], increasing.
         selection: Draws that fix the class beforehand; 0 where the class with
-            the most votes may be taken at every look.
-        looks: int64 [K], draws after the selection.
+            the most votes may be taken at every stage.
+        stages: int64 [K], draws after the selection.
         upper: int64 [K, J], the counts that certify; None for two counts.
         lower: int64 [K, J], the counts at which there is no hope; None for two
             counts.
-        levels: float64 [K], the share of alpha of each look where two counts
-            are looked at; else None.
+        levels: float64 [K], the share of alpha of each stage where two counts
+            are tested; else None.
         distance: Total variation between the noise of one draw and the
             Gaussian.
 
@@ -255,15 +255,15 @@ class Tables:
 
     >>> from rs_keras.certification.sequential import boundaries
     >>> tables = boundaries.one_count((0.25,), 0.5, 0.001, 1_000, selection=100)
-    >>> tables.looks.tolist()
+    >>> tables.stages.tolist()
     [128, 173, 234, 316, 427, 577, 779, 1000]
-    >>> tables.upper[:, 0].tolist()  # votes that certify 0.25 at each look
+    >>> tables.upper[:, 0].tolist()  # votes that certify 0.25 at each stage
     [110, 143, 188, 248, 329, 437, 583, 741]
     """
 
     radii: np.ndarray
     selection: int
-    looks: np.ndarray
+    stages: np.ndarray
     upper: np.ndarray | None = None
     lower: np.ndarray | None = None
     levels: np.ndarray | None = None
@@ -284,7 +284,7 @@ def one_count(
     selection: int,
     distance: float = 0.0,
 ) -> Tables:
-    """Tables that look at the top class's count alone.
+    """Tables for the test of the top class's count alone.
 
     The radii are nested hypotheses: whoever crosses the boundary of one has
     crossed those of all smaller ones, so each is tested at the full alpha.
@@ -292,7 +292,7 @@ def one_count(
     Args:
         radii: Increasing, >= 0.
         sigma: Standard deviation of the noise.
-        alpha: Error probability, over all looks and radii.
+        alpha: Error probability, over all stages and radii.
         n_max: Draws in all, with the selection.
         selection: Draws that fix the class where it has to be fixed.
         distance: Total variation between the noise of one draw and the
@@ -306,15 +306,15 @@ def one_count(
     ([741, 880], 0)
     """
     for fixed in (0, selection):
-        looks = checkpoints(n_max - fixed)
+        stages = checkpoints(n_max - fixed)
         null = _null_hypotheses(radii, sigma, distance)
-        upper, lower = _boundaries(null, alpha, looks)
-        if fixed or _top_class_may_run(null, alpha, looks, upper):
+        upper, lower = _boundaries(null, alpha, stages)
+        if fixed or _top_class_may_run(null, alpha, stages, upper):
             break
     return Tables(
         np.array(radii),
         fixed,
-        np.array(looks),
+        np.array(stages),
         upper,
         lower,
         distance=distance,
@@ -329,14 +329,14 @@ def two_counts(
     selection: int,
     distance: float = 0.0,
 ) -> Tables:
-    """Tables that look at the top class's count and at the runner-up's.
+    """Tables for the test of the top class's count and the runner-up's.
 
-    Every look has confidence bounds of its own, at its share of alpha; all of
+    Every stage has confidence bounds of its own, at its share of alpha; all of
     them hold together, whatever radius they are compared with.
 
     Args:
         radii: Increasing, >= 0.
-        alpha: Error probability, over all looks.
+        alpha: Error probability, over all stages.
         n_max: Draws in all, with the selection.
         selection: Draws that fix the class.
         distance: As in `one_count`.
@@ -345,35 +345,35 @@ def two_counts(
 
     >>> from rs_keras.certification.sequential import boundaries
     >>> tables = boundaries.two_counts((0.25, 0.5), 0.001, 1_000, selection=100)
-    >>> tables.looks.tolist(), bool(tables.levels.sum() <= 0.001)
+    >>> tables.stages.tolist(), bool(tables.levels.sum() <= 0.001)
     ([128, 173, 234, 316, 427, 577, 779, 900], True)
     """
-    looks, levels = shares_of_looks(alpha, n_max - selection)
+    stages, levels = shares_of_stages(alpha, n_max - selection)
     return Tables(
         np.array(radii),
         selection,
-        np.array(looks),
+        np.array(stages),
         levels=levels,
         distance=distance,
     )
 
 
-def shares_of_looks(
+def shares_of_stages(
     alpha: float, n_max: int
 ) -> tuple[tuple[int, ...], np.ndarray]:
-    """The looks up to `n_max`, and the part of alpha that each may spend.
+    """The stages up to `n_max`, and the part of alpha that each may spend.
 
     Example:
 
     >>> from rs_keras.certification.sequential import boundaries
-    >>> looks, shares = boundaries.shares_of_looks(0.001, 300)
-    >>> looks, shares.round(6).tolist()
+    >>> stages, shares = boundaries.shares_of_stages(0.001, 300)
+    >>> stages, shares.round(6).tolist()
     ((128, 173, 234, 300), [6.2e-05, 0.000187, 0.000312, 0.000437])
     """
-    looks = checkpoints(n_max)
+    stages = checkpoints(n_max)
     # The sum of the parts must not round to more than alpha.
-    spent = spending(alpha * (1 - 1e-12), len(looks), _RHO)
-    return looks, np.diff(spent, prepend=0.0)
+    spent = spending(alpha * (1 - 1e-12), len(stages), _RHO)
+    return stages, np.diff(spent, prepend=0.0)
 
 
 # The probabilities at which a radius is just not certified, and 1 minus them.
@@ -381,19 +381,19 @@ _Null = Sequence[tuple[float, float]]
 
 
 def _boundaries(
-    null: _Null, alpha: float, looks: Sequence[int]
+    null: _Null, alpha: float, stages: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    levels = spending(alpha, len(looks), _RHO)
-    hopeless = spending(_FUTILITY, len(looks), 1.0)
+    levels = spending(alpha, len(stages), _RHO)
+    hopeless = spending(_FUTILITY, len(stages), 1.0)
     upper, lower = [], []
     for p, q in null:
-        upper.append(boundary(p, q, looks, levels))
+        upper.append(boundary(p, q, stages, levels))
         # Few failures below p0 are many successes above: the same boundary
         # from the other side. Stopping for want of hope certifies nothing.
-        lower.append(np.array(looks) - boundary(q, p, looks, hopeless))
+        lower.append(np.array(stages) - boundary(q, p, stages, hopeless))
     nested = np.maximum.accumulate(np.stack(upper, 1), axis=1)
     ends = np.maximum.accumulate(np.stack(lower, 1), axis=1)
-    ends[-1] = looks[-1]
+    ends[-1] = stages[-1]
     return nested, ends
 
 
@@ -410,7 +410,7 @@ def _null_hypotheses(
 def _top_class_may_run(
     null: _Null,
     alpha: float,
-    looks: Sequence[int],
+    stages: Sequence[int],
     upper: np.ndarray,
 ) -> bool:
     """Whether any class may cross, not only one that was fixed beforehand.
@@ -428,7 +428,7 @@ def _top_class_may_run(
     """
 
     def crossing(p: float, q: float, radius: int = 0) -> float:
-        return crossing_probability(p, q, looks, upper[:, radius])
+        return crossing_probability(p, q, stages, upper[:, radius])
 
     p0, q0 = null[0]
     middle = (0.5 + p0) / 2

@@ -1,10 +1,10 @@
-"""Deciding whether a radius is certified, with no more draws than it takes.
+"""Group-sequential decisions: is a radius certified, with few draws?
 
-Votes are counted in steps. After each, a verdict says for every image how many
-of the radii are certified by now, and whether the rest can be given up; only
-undecided images go on. The verdicts are functions of tensors: `decide_in_graph`
-puts them around a sampler in one graph that can be exported, `decide_on_host`
-calls them between calls that are short enough to be stopped.
+Votes are counted in stages. After each, a stopping rule says for every image
+how many of the radii are certified by now, and whether the rest can be given
+up; only undecided images go on. The rules are functions of tensors:
+`decide_in_graph` puts them around a sampler in one graph that can be exported,
+`decide_on_host` applies them between calls that are short enough to be stopped.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,14 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras.certification.certificate import ABSTAIN
+from rs_keras.certification.certificate import STATEMENTS
 from rs_keras.certification.certificate import confidence_of
 from rs_keras.certification.certificate import guarantee
 from rs_keras.certification.sequential.boundaries import Tables
 from rs_keras.certification.sequential.boundaries import one_count
 from rs_keras.certification.sequential.boundaries import two_counts
-from rs_keras.certification.sequential.stopping_rules import one_count_verdict
-from rs_keras.certification.sequential.stopping_rules import two_count_verdict
+from rs_keras.certification.sequential.stopping_rules import one_count_rule
+from rs_keras.certification.sequential.stopping_rules import two_count_rule
 from rs_keras.certification.spec import DecideSpec
 from rs_keras.certification.spec import SmoothingSpec
 
@@ -39,7 +40,7 @@ class Decision:
         n: int64 [B], all samples drawn.
         radius: float64 [B], the largest radius asked for that is certified,
             L2, in pixel units; 0 where none is.
-        counts: int64 [B, C], the votes that were looked at.
+        counts: int64 [B, C], the votes that decided.
         seed: int64 [B, 2]; the same seed gives the same decision again.
         settings: What the guarantee rests on: sigma, alpha, radii, n_max, n0
             (draws that fix the class, 0 where they need not), runner_up,
@@ -72,30 +73,23 @@ class Decision:
 
     def sentence(self, row: int = 0) -> str:
         """Says in words what was decided of one image."""
-        confidence = confidence_of(self.settings["alpha"])
-        if not self.certified[row]:
-            return (
-                f"not certified within {min(self.settings['radii'])} after "
-                f"{self.n[row]} draws; this says nothing of the image"
-            )
-        radius = float(self.radius[row])
-        return (
-            f"class {self.label[row]}; no change of the image smaller than "
-            f"{radius} in L2 can alter this, with {confidence} "
-            f"(after {self.n[row]} draws)"
+        certified = bool(self.certified[row])
+        radius = self.radius[row] if certified else min(self.settings["radii"])
+        texts = STATEMENTS["decision"]
+        return texts["certified" if certified else "open"].format(
+            label=self.label[row],
+            radius=float(radius),
+            n=self.n[row],
+            confidence=confidence_of(self.settings["alpha"]),
         )
 
     def statement(self) -> str:
         """Says in words what is guaranteed, for whom and on what condition."""
-        return guarantee(
-            self.settings,
-            "answers `label` on every image closer than `radius` in L2, in "
-            "units of pixels in [0, 1], wherever `certified` is true",
-        )
+        return guarantee(self.settings, STATEMENTS["decision"]["claim"])
 
 
 def decision_tables(spec: DecideSpec, smoothing: SmoothingSpec) -> Tables:
-    """Returns what a decision is looked up in; made once and kept.
+    """Returns the stages and boundaries of a decision; computed once and kept.
 
     Raises:
         ValueError: As of `DecideSpec.check`.
@@ -111,7 +105,7 @@ def decision_tables(spec: DecideSpec, smoothing: SmoothingSpec) -> Tables:
 def decision_settings(
     spec: DecideSpec, smoothing: SmoothingSpec, tables: Tables
 ) -> dict[str, Any]:
-    """Returns what a decision rests on that is looked up in these tables."""
+    """Returns the settings of a decision with these tables."""
     return {
         "radii": tables.radii.tolist(),
         "n0": tables.selection,
@@ -122,48 +116,41 @@ def decision_settings(
     }
 
 
-def _verdict_at(
+# Traced once each, for all numbers of images, classes and radii.
+_INTS = tf.TensorSpec([None], tf.int64)
+_VOTES = tf.TensorSpec([None, None], tf.int64), _INTS, _INTS
+_NUMBER = tf.TensorSpec([], tf.float64)
+_RADII = tf.TensorSpec([None], tf.float64)
+TRACED_RULES = (
+    tf.function(one_count_rule, [*_VOTES, _INTS, _INTS]),
+    tf.function(
+        two_count_rule,
+        [*_VOTES, tf.TensorSpec([], tf.int64), _NUMBER, _RADII]
+        + [_NUMBER, _NUMBER],
+    ),
+)
+
+
+def _rule_at(
+    stage: tf.Tensor | int,
     tables: Tables,
     sigma: float,
-    look: tf.Tensor | int,
     radii: tf.Tensor,
-    rules: tuple[Callable[..., tuple], Callable[..., tuple]],
+    rules: tuple[Callable[..., tuple], ...] = (one_count_rule, two_count_rule),
 ) -> Callable[..., tuple]:
-    """The verdict at one look: a function of (counts, label, accepted)."""
+    """The stopping rule of a stage: a function of counts, label, accepted."""
     one_count, two_count = rules
     if tables.levels is None:
-        rows = [tf.constant(tables.upper), tf.constant(tables.lower)]
-        return lambda *state: one_count(*state, *[row[look] for row in rows])
-    return lambda *state: two_count(
-        *state,
-        n=tf.constant(tables.looks)[look],
-        alpha=tf.constant(tables.levels)[look],
+        limits = [tf.constant(tables.upper), tf.constant(tables.lower)]
+        return lambda *votes: one_count(*votes, *[row[stage] for row in limits])
+    return lambda *votes: two_count(
+        *votes,
+        n=tf.constant(tables.stages)[stage],
+        alpha=tf.constant(tables.levels)[stage],
         radii=radii,
         sigma=tf.constant(sigma, tf.float64),
         distance=tf.constant(tables.distance, tf.float64),
     )
-
-
-# One trace each, for all shapes, radii and looks.
-_ROWS = [
-    tf.TensorSpec([None, None], tf.int64),
-    tf.TensorSpec([None], tf.int64),
-    tf.TensorSpec([None], tf.int64),
-]
-_ONE_COUNT = tf.function(
-    one_count_verdict, [*_ROWS, *[tf.TensorSpec([None], tf.int64)] * 2]
-)
-_TWO_COUNT = tf.function(
-    two_count_verdict,
-    [
-        *_ROWS,
-        tf.TensorSpec([], tf.int64),
-        tf.TensorSpec([], tf.float64),
-        tf.TensorSpec([None], tf.float64),
-        tf.TensorSpec([], tf.float64),
-        tf.TensorSpec([], tf.float64),
-    ],
-)
 
 
 def decide_on_host(
@@ -196,7 +183,7 @@ def decide_on_host(
 def decision_steps(
     rows: int, tables: Tables, sigma: float
 ) -> Generator[tuple[np.ndarray, int, int], np.ndarray, dict[str, np.ndarray]]:
-    """Decides for whoever makes the draws: here or elsewhere, now or later.
+    """Decides with votes that the caller draws, here or on a server.
 
     Yields what `draw` of `decide_on_host` is called with, is sent what it
     returns, and returns what `decide_on_host` does.
@@ -204,32 +191,28 @@ def decision_steps(
     radii = tf.constant(tables.radii)
     active = np.arange(rows)
     label = np.full(rows, ABSTAIN, np.int64)
-    accepted = np.zeros(rows, np.int64)
-    drawn = np.full(rows, tables.selection, np.int64)
+    accepted, drawn = np.zeros([2, rows], np.int64)
+    counts = np.zeros(0)
     if tables.selection:
         votes = yield active, 0, tables.selection
         label = votes.argmax(-1)
-    looks = tables.looks.tolist()
-    counts = yield active, tables.selection, looks[0]
-    done = looks[0]
-    for look, n in enumerate(looks):
-        if look:
-            counts[active] += yield active, tables.selection + done, n - done
+    done = 0
+    for stage, n in enumerate(tables.stages.tolist()):
+        votes = yield active, tables.selection + done, n - done
+        if not stage:
+            counts = np.zeros([rows, votes.shape[-1]], np.int64)
+        counts[active] += votes
         done = n
         drawn[active] = tables.selection + done
-        verdict = _verdict_at(
-            tables, sigma, look, radii, (_ONE_COUNT, _TWO_COUNT)
-        )
-        found, reached, decided = verdict(
+        rule = _rule_at(stage, tables, sigma, radii, TRACED_RULES)
+        label[active], accepted[active], decided = rule(
             counts[active], label[active], accepted[active]
         )
-        accepted[active] = reached
-        label[active] = found
         active = active[~decided.numpy()]
         if not len(active):
             break
-    found = _answer(label, accepted, drawn, counts, radii)
-    return {name: value.numpy() for name, value in found.items()}
+    outcome = _outcome(label, accepted, drawn, counts, radii)
+    return {name: value.numpy() for name, value in outcome.items()}
 
 
 def decide_in_graph(
@@ -264,9 +247,10 @@ def decide_in_graph(
             "Received: tables of one count"
         )
     batch = tf.shape(images)[0]
+    # Radii [B, J], increasing in each row.
     asked = tf.constant(tables.radii)[None]
     radii = tf.repeat(asked, batch, 0) if radius is None else radius[:, None]
-    looks = tf.constant(tables.looks)
+    stages = tf.constant(tables.stages)
     selection = tf.constant(tables.selection, tf.int64)
     zeros = tf.zeros([batch], tf.int64)
     label = zeros + ABSTAIN
@@ -275,48 +259,39 @@ def decide_in_graph(
         label = tf.argmax(votes, -1)
 
     def step(
-        look: tf.Tensor,
-        active: tf.Tensor,
-        counts: tf.Tensor,
-        label: tf.Tensor,
-        accepted: tf.Tensor,
-        drawn: tf.Tensor,
+        stage: tf.Tensor, active: tf.Tensor, *state: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        n = looks[look]
-        before = tf.where(look > 0, looks[tf.maximum(look - 1, 0)], 0)
+        counts, label, accepted, drawn = state
+        n = stages[stage]
+        before = tf.where(stage > 0, stages[tf.maximum(stage - 1, 0)], 0)
+        # More draws of the images that are active: int64 [b] of B.
         each = tf.zeros_like(active)
-        more = sampler.count(
+        votes = sampler.count(
             tf.gather(images, active),
             tf.gather(seeds, active),
             each + selection + before,
             each + n - before,
         )
         at = active[:, None]
-        counts = tf.tensor_scatter_nd_add(counts, at, more)
-        verdict = _verdict_at(
-            tables,
-            sampler.sigma,
-            look,
-            tf.gather(radii, active),
-            (one_count_verdict, two_count_verdict),
+        counts = tf.tensor_scatter_nd_add(counts, at, votes)
+        rule = _rule_at(stage, tables, sampler.sigma, tf.gather(radii, active))
+        *reached, decided = rule(
+            *(tf.gather(value, active) for value in (counts, label, accepted))
         )
-        found, reached, decided = verdict(
-            tf.gather(counts, active),
-            tf.gather(label, active),
-            tf.gather(accepted, active),
+        label, accepted, drawn = (
+            tf.tensor_scatter_nd_update(old, at, new)
+            for old, new in zip(
+                (label, accepted, drawn),
+                (*reached, each + selection + n),
+                strict=True,
+            )
         )
-        return (
-            look + 1,
-            tf.boolean_mask(active, ~decided),
-            counts,
-            tf.tensor_scatter_nd_update(label, at, found),
-            tf.tensor_scatter_nd_update(accepted, at, reached),
-            tf.tensor_scatter_nd_update(drawn, at, each + selection + n),
-        )
+        active = tf.boolean_mask(active, ~decided)
+        return stage + 1, active, counts, label, accepted, drawn
 
     _, _, counts, label, accepted, drawn = tf.while_loop(
-        lambda look, active, *_: (
-            (look < tf.size(looks)) & (tf.size(active) > 0)
+        lambda stage, active, *_: (
+            (stage < tf.size(stages)) & (tf.size(active) > 0)
         ),
         step,
         (
@@ -335,10 +310,10 @@ def decide_in_graph(
         ),
         parallel_iterations=1,
     )
-    return _answer(label, accepted, drawn, counts, radii)
+    return _outcome(label, accepted, drawn, counts, radii)
 
 
-def _answer(
+def _outcome(
     label: Any, accepted: Any, drawn: Any, counts: Any, radii: tf.Tensor
 ) -> dict[str, tf.Tensor]:
     accepted = tf.convert_to_tensor(accepted)

@@ -1,7 +1,7 @@
-"""Verdicts in the course of a decision, in tensors.
+"""Stopping rules of a group-sequential decision, in tensors.
 
 Given the votes so far: how many of the radii are certified by now, and whether
-the rest can be given up. What certifies is exact; what gives up, or saves the
+the others can be given up. What certifies is exact; what gives up, or saves the
 computation of an exact bound, may be rough, as it can only certify less.
 """
 
@@ -13,7 +13,7 @@ from rs_keras.certification.voting import runner_up_count
 
 # Of the normal bounds that tell where the exact ones are worth computing. At
 # 0.7 of the distance they are above the exact bounds for any alpha; where they
-# are not, an image is certified a look later.
+# are not, an image is certified a stage later.
 _OPTIMISM = 0.7
 
 # Standard errors by which both counts must be off for an image that is given
@@ -21,14 +21,14 @@ _OPTIMISM = 0.7
 _HOPE = 3.3
 
 
-def one_count_verdict(
+def one_count_rule(
     counts: tf.Tensor,
     label: tf.Tensor,
     accepted: tf.Tensor,
     upper: tf.Tensor,
     lower: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Looks at the top class's votes alone.
+    """The rule on the votes for the top class alone.
 
     Args:
         counts: int64 [B, C], the votes so far.
@@ -52,7 +52,7 @@ def one_count_verdict(
     return label, accepted, (accepted == radii) | (k <= nearest)
 
 
-def two_count_verdict(
+def two_count_rule(
     counts: tf.Tensor,
     label: tf.Tensor,
     accepted: tf.Tensor,
@@ -62,14 +62,14 @@ def two_count_verdict(
     sigma: tf.Tensor,
     distance: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Looks at the votes of a class fixed beforehand and of the runner-up.
+    """The rule on the votes for a class fixed beforehand and for the runner-up.
 
     Args:
         counts: int64 [B, C], the votes so far.
         label: int64 [B], the class.
         accepted: int64 [B], how many radii are certified already.
         n: int64, the draws behind `counts`.
-        alpha: float64, this look's share.
+        alpha: float64, this stage's share.
         radii: float64 [J] or [B, J], increasing.
         sigma: float64.
         distance: float64, total variation of one draw.
@@ -77,6 +77,7 @@ def two_count_verdict(
     Returns:
         label, accepted, and done (bool [B]).
     """
+    # Votes for the class and for its runner-up: int64 [B] each.
     k = tf.gather(counts, label, batch_dims=1)
     k2 = runner_up_count(counts, label)
     asked = tf.shape(radii, tf.int64)[-1]
@@ -103,10 +104,12 @@ def two_count_verdict(
         ),
         lambda: bounds.TwoCount(none, none, none, none > 0),
     )
+    # [rows, J]: which radii lie within the exact one, and so how many.
     within = tf.gather(radii, rows) <= exact.radius[:, None]
     reached = tf.reduce_sum(tf.cast(within, tf.int64), -1)
     reached = tf.where(exact.abstain, tf.zeros_like(reached), reached)
     accepted = tf.tensor_scatter_nd_max(accepted, rows[:, None], reached)
+    # Given up: even both counts off by many standard errors fall short.
     hope = tf.constant(_HOPE, tf.float64)
     highest = _normal_radius(k, k2, n, sigma, hope, width2=-hope)
     done = (accepted == asked) | (highest < next_radius(accepted))

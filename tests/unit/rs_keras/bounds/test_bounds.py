@@ -533,3 +533,19 @@ def test_lower_bounds_are_tfps_beta_quantiles_where_those_are_right():
     quantile = beta.quantile(np.float64(alpha)).numpy()
     lower = bounds.clopper_pearson_lower(k, n, alpha).numpy()
     np.testing.assert_allclose(lower, quantile, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["hoeffding", "bernstein"])
+def test_a_mean_certificate_is_its_bound_less_the_distance(rule):
+    total, squares = np.array([990.0, 600.0]), np.array([985.0, 400.0])
+    lower = {
+        "hoeffding": bounds.hoeffding_lower(total, 1000, 1e-3),
+        "bernstein": bounds.bernstein_lower(total, squares, 1000, 1e-3),
+    }[rule].numpy()
+    p, radius, certified = bounds.mean_certificate(
+        rule, total, squares, n=1000, alpha=1e-3, sigma=0.5, distance=0.1
+    )
+    np.testing.assert_allclose(p, lower - 0.1, rtol=1e-12)
+    assert certified.numpy().tolist() == [True, False]
+    expected = 0.5 * scipy.stats.norm.ppf(lower[0] - 0.1)
+    np.testing.assert_allclose(radius, [expected, 0.0], rtol=1e-9)

@@ -15,7 +15,7 @@ from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.certification.voting import decide_label
 from rs_keras.certification.voting import vote_certificate
-from rs_keras.classifiers.adapters import compute_dtype
+from rs_keras.classifiers.precision import compute_dtype
 
 LABELS = 3
 

@@ -126,11 +126,11 @@ def test_decide_raises_the_probability_to_be_refuted(radius):
     spec = DecideSpec(radius, ALPHA, 2_000, runner_up=False)
     tables = decision_tables(spec, FAR)
     p0 = scipy.stats.norm.cdf(radius / 0.5) + DISTANCE
-    looks, counts = tables.looks, tables.upper[:, 0]
+    looks, counts = tables.stages, tables.upper[:, 0]
     crossed = boundaries.crossing_probability(p0, 1 - p0, looks, counts)
     assert 0.5 * ALPHA < crossed <= ALPHA * (1 + 1e-5)
     plain = decision_tables(spec, PLAIN)
-    first = min(len(looks), len(plain.looks))
+    first = min(len(looks), len(plain.stages))
     assert (counts[:first] >= plain.upper[:first, 0]).all()
 
 

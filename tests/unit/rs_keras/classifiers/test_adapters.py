@@ -13,11 +13,11 @@ import tensorflow as tf
 from rs_keras import Certifier
 from rs_keras import DataDependentCertifier
 from rs_keras import smoothed_labels
-from rs_keras.classifiers.adapters import compute_dtype
-from rs_keras.classifiers.adapters import computing_in
-from rs_keras.classifiers.adapters import fingerprint
 from rs_keras.classifiers.ensembles import denoised
 from rs_keras.classifiers.ensembles import ensemble
+from rs_keras.classifiers.fingerprint import fingerprint
+from rs_keras.classifiers.precision import compute_dtype
+from rs_keras.classifiers.precision import computing_in
 from rs_keras.trainers import Gaussian
 
 SHAPE = (4, 4, 1)
@@ -110,7 +110,7 @@ def test_of_two_equally_narrow_types_one_is_told():
     """In every process: names are hashed with another seed in each."""
     script = (
         "import keras; "
-        "from rs_keras.classifiers.adapters import compute_dtype; "
+        "from rs_keras.classifiers.precision import compute_dtype; "
         "print(compute_dtype(keras.Sequential([keras.layers.Dense(2, "
         "dtype=name) for name in ('mixed_float16', 'mixed_bfloat16')])))"
     )

@@ -17,7 +17,7 @@ import tensorflow as tf
 from rs_keras import CertificationLog
 from rs_keras import Certifier
 from rs_keras import certify_dataset
-from rs_keras.classifiers.adapters import fingerprint
+from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.logs import decide_dataset
 from rs_keras.logs import selected
 from rs_keras.noise import fold_in

@@ -11,7 +11,7 @@ from rs_keras import datasets
 from rs_keras import models
 from rs_keras.classifiers import load_classifier
 from rs_keras.classifiers import trained_sigma
-from rs_keras.classifiers.adapters import fingerprint
+from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.cli import main
 from rs_keras.trainers.reproduction import mnist as reproduction
 from rs_keras.trainers.reproduction import model_cards

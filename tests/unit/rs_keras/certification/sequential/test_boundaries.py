@@ -6,52 +6,52 @@ import scipy.stats
 from rs_keras.certification.sequential import boundaries
 
 
-def walked(p, looks, counts):
-    """P[the count reaches counts[k] at a look], by a plain loop on SciPy."""
+def walked(p, stages, counts):
+    """P[the count reaches counts[k] at a stage], by a plain loop on SciPy."""
     mass, n, crossed = np.ones(1), 0, []
-    for look, count in zip(looks, counts, strict=True):
-        step = scipy.stats.binom.pmf(np.arange(look - n + 1), look - n, p)
+    for stage, count in zip(stages, counts, strict=True):
+        step = scipy.stats.binom.pmf(np.arange(stage - n + 1), stage - n, p)
         # Errors of 1e-16, against tails of 1e-6 and more.
-        mass, n = np.maximum(scipy.signal.fftconvolve(mass, step), 0), look
+        mass, n = np.maximum(scipy.signal.fftconvolve(mass, step), 0), stage
         crossed.append(mass[count:].sum())
         mass[count:] = 0.0
     return np.array(crossed)
 
 
-def boundary_of(radius, looks, alpha):
+def boundary_of(radius, stages, alpha):
     p, q = scipy.stats.norm.cdf(radius), scipy.stats.norm.sf(radius)
-    levels = boundaries.spending(alpha, len(looks), 2.0)
-    return p, boundaries.boundary(p, q, looks, levels), levels
+    levels = boundaries.spending(alpha, len(stages), 2.0)
+    return p, boundaries.boundary(p, q, stages, levels), levels
 
 
 @pytest.mark.parametrize("n_max", [50, 1_000, 8_000])
 @pytest.mark.parametrize("alpha", [0.05, 1e-3, 1e-6])
 @pytest.mark.parametrize("radius", [0.0, 0.1, 1.0, 2.0])
 def test_crossing_at_the_boundary_spends_alpha_at_most(radius, alpha, n_max):
-    looks = boundaries.checkpoints(n_max)
-    p, counts, levels = boundary_of(radius, looks, alpha)
-    crossed = walked(p, looks, counts)
+    stages = boundaries.checkpoints(n_max)
+    p, counts, levels = boundary_of(radius, stages, alpha)
+    crossed = walked(p, stages, counts)
     assert (np.cumsum(crossed) <= levels).all()
-    # One vote less at the last look and it would be too much.
+    # One vote less at the last stage and it would be too much.
     counts[-1] -= 1
-    assert walked(p, looks, counts).sum() > levels[-1] * (1 - 1e-5)
+    assert walked(p, stages, counts).sum() > levels[-1] * (1 - 1e-5)
 
 
 @pytest.mark.parametrize("radius", [0.05, 1.0, 3.0])
 def test_crossing_at_n_max_100_000(radius):
-    looks = boundaries.checkpoints(100_000)
-    p, counts, _ = boundary_of(radius, looks, 1e-3)
-    crossed = walked(p, looks, counts).sum()
+    stages = boundaries.checkpoints(100_000)
+    p, counts, _ = boundary_of(radius, stages, 1e-3)
+    crossed = walked(p, stages, counts).sum()
     assert 0.9e-3 < crossed <= 1e-3
-    found = boundaries.crossing_probability(p, 1 - p, looks, counts)
+    found = boundaries.crossing_probability(p, 1 - p, stages, counts)
     assert crossed <= found == pytest.approx(crossed, rel=1e-5)
 
 
 @pytest.mark.parametrize("p", [1e-4, 0.3, 0.5, 0.84, 0.999])
 def test_crossing_probability_is_that_of_a_plain_loop(p):
-    looks, counts = (20, 50, 90), (19, 40, 60)
-    expected = walked(p, looks, counts).sum()
-    found = boundaries.crossing_probability(p, 1 - p, looks, counts)
+    stages, counts = (20, 50, 90), (19, 40, 60)
+    expected = walked(p, stages, counts).sum()
+    found = boundaries.crossing_probability(p, 1 - p, stages, counts)
     assert expected <= found <= expected * (1 + 1e-5) + 1e-11
 
 
@@ -74,11 +74,11 @@ def test_larger_radii_are_never_certified_sooner():
 @pytest.mark.parametrize("radius", [0.1, 1.0, 2.0])
 def test_the_boundary_itself_is_rarely_given_up_early(radius):
     tables = boundaries.one_count((radius,), 1.0, 1e-3, 8_000, 100)
-    looks = tables.looks[:-1]
+    stages = tables.stages[:-1]
     # Few successes are many failures.
-    fails = looks - tables.lower[:-1, 0]
+    fails = stages - tables.lower[:-1, 0]
     q = scipy.stats.norm.sf(radius)
-    assert walked(q, looks, fails).sum() <= 0.02
+    assert walked(q, stages, fails).sum() <= 0.02
 
 
 @pytest.mark.parametrize("radius", [0.05, 0.5, 2.0])
@@ -92,17 +92,17 @@ def test_the_top_class_may_run(radius):
     p0 = scipy.stats.norm.cdf(radius)
     counts = tables.upper[:, 0]
     for p in np.linspace(0.5, p0, 7):
-        both = [walked(x, tables.looks, counts).sum() for x in (p, 1 - p)]
+        both = [walked(x, tables.stages, counts).sum() for x in (p, 1 - p)]
         assert sum(both) <= 1e-3
 
 
 def test_at_radius_0_the_class_is_fixed_beforehand():
     # Two classes of 1/2 each would cross with nearly 2 * alpha.
     tables = boundaries.one_count((0.0,), 1.0, 1e-3, 8_000, 100)
-    crossed = walked(0.5, tables.looks, tables.upper[:, 0]).sum()
+    crossed = walked(0.5, tables.stages, tables.upper[:, 0]).sum()
     assert 2 * crossed > 1e-3
     assert tables.selection == 100
-    assert tables.looks[-1] == 7_900
+    assert tables.stages[-1] == 7_900
 
 
 @pytest.mark.parametrize("n_max", [101, 1_000, 100_000])
@@ -111,7 +111,7 @@ def test_the_shares_of_all_looks_are_alpha(n_max):
     assert tables.levels.sum() <= 1e-3
     assert tables.levels.sum() == pytest.approx(1e-3, rel=1e-9)
     assert (tables.levels > 0).all()
-    assert tables.looks[-1] + tables.selection == n_max
+    assert tables.stages[-1] + tables.selection == n_max
 
 
 def test_tables_are_kept_and_cannot_be_changed():
@@ -123,6 +123,6 @@ def test_tables_are_kept_and_cannot_be_changed():
 
 @pytest.mark.parametrize("n_max", [1, 128, 129, 5_000, 1_000_000])
 def test_looks_end_at_n_max(n_max):
-    looks = boundaries.checkpoints(n_max)
-    assert looks[-1] == n_max
-    assert (np.diff(looks) > 0).all()
+    stages = boundaries.checkpoints(n_max)
+    assert stages[-1] == n_max
+    assert (np.diff(stages) > 0).all()

@@ -6,7 +6,9 @@ from kits.linear import Linear
 
 from rs_keras import Certifier
 from rs_keras import bounds
+from rs_keras.certification.sampling import SamplingLoop
 from rs_keras.certification.sequential import stopping_rules
+from rs_keras.certification.sequential.decision import TRACED_RULES
 from rs_keras.certification.sequential.decision import decide_in_graph
 from rs_keras.certification.sequential.decision import decide_on_host
 from rs_keras.certification.sequential.decision import decision_tables
@@ -257,21 +259,13 @@ def test_no_retracing_between_radii(images):
     certifier.decide(images, 0.1, n_max=1_000)
     certifier.decide(images, 0.1, n_max=1_000, runner_up=False)
     counts = [len(traces)]
-    counts += [
-        verdict.experimental_get_tracing_count() for verdict in _verdicts()
-    ]
+    counts += [rule.experimental_get_tracing_count() for rule in TRACED_RULES]
     certifier.decide(images[:3], [0.2, 0.5], n_max=2_000, alpha=0.01)
     certifier.decide(images[:2], [0.3, 0.4], n_max=900, runner_up=False)
     assert counts == [
         len(traces),
-        *[verdict.experimental_get_tracing_count() for verdict in _verdicts()],
+        *[rule.experimental_get_tracing_count() for rule in TRACED_RULES],
     ]
-
-
-def _verdicts():
-    from rs_keras.certification.sequential import decision
-
-    return decision._ONE_COUNT, decision._TWO_COUNT
 
 
 def test_only_undecided_images_are_drawn():
@@ -316,7 +310,7 @@ def test_exact_bounds_are_not_missed():
 
 def test_ctrl_c_is_heard(certifier, images, monkeypatch):
     calls = []
-    real = certifier._graphs_for((4, 4, 1)).count
+    real = SamplingLoop.draw
 
     def interrupted(*args):
         calls.append(args)
@@ -324,12 +318,7 @@ def test_ctrl_c_is_heard(certifier, images, monkeypatch):
             raise KeyboardInterrupt
         return real(*args)
 
-    graphs = certifier._graphs_for((4, 4, 1))
-    monkeypatch.setattr(
-        certifier,
-        "_graphs",
-        {(4, 4, 1): type(graphs)(graphs.sampler, interrupted, None)},
-    )
+    monkeypatch.setattr(SamplingLoop, "draw", interrupted)
     with pytest.raises(KeyboardInterrupt):
         certifier.decide(images, 0.01, seed=1)
 
