@@ -32,6 +32,8 @@ setup(
         "rs_keras": ["py.typed", "data/*", "data/pretrained/*"],
         "rs_keras.certification": ["*.toml"],
         "rs_keras.report": ["*.html", "*.css", "*.js"],
+        "rs_keras.trainers.recipes": ["*.toml"],
+        "rs_keras.trainers.reproduction": ["*.md", "*.toml"],
         "rs_keras.serving": ["deploy/*", "deploy/*/*"],
         "rs_keras.serving.demo": ["*.html", "*.css", "*.js"],
     },

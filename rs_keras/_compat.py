@@ -279,8 +279,7 @@ def loss_tracker(model: Any) -> Any:
 def compiled_metrics(model: Any) -> Any:
     """Returns the container of what `compile` was given to measure, or None.
 
-    A step that makes predictions of its own updates it with them; Keras'
-    `compute_metrics` would take one prediction an image.
+    Its variables are made before the first step is traced.
     """
     return model._compile_metrics
 

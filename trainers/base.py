@@ -9,12 +9,9 @@ from rs_keras import _compat
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import labels_of
-from rs_keras.trainers._distributed import autotune
-from rs_keras.trainers._distributed import multi_worker
 from rs_keras.trainers._distributed import replicas
-from rs_keras.trainers._distributed import startup_checks
+from rs_keras.trainers._distributed import startup
 from rs_keras.trainers._step import data_checks
-from rs_keras.trainers._step import draws
 from rs_keras.trainers._step.input_gradients import quick_gradients
 from rs_keras.trainers._step.noisy_model import Draw as Draw
 from rs_keras.trainers._step.noisy_model import Losses as Losses
@@ -29,22 +26,22 @@ EVALUATION_STEP = -1
 class SmoothTrainer(NoisyModel):
     """Trains a classifier to be smoothed with Gaussian noise.
 
-    A method is a subclass. It names its losses in `loss_names`, draws what is
-    random in `draw`, and computes in `losses_and_logits` one value an example
-    for each loss, with the noisy logits that it came by; `search_space` says
-    what a sweep varies. All else is here: one update of
+    A method is a subclass. It names its losses in `loss_names`, makes its
+    random numbers in `draw`, and computes in `losses_and_logits` each loss, one
+    value per example, and the logits of the noisy copies; `search_space` gives
+    the ranges of a sweep. This class does the rest: one update of
 
         loss = sum(sample_weight * sum(losses.values())) / global_batch_size
                + sum(model.losses)
 
-    a batch, under mixed precision and distribution strategies too. What
-    `compile(metrics=...)` asks for is measured on the logits of the noisy
-    copies, each copy counted like an image of its own, as the references
-    report their accuracy; it costs no other pass.
+    per batch, under mixed precision and distribution strategies too. The
+    metrics of `compile` are measured on the logits of the noisy copies, each
+    copy counted as one image, as the references report their accuracy; this
+    needs no further forward pass.
 
     The arguments of `__init__` are those of `NoisyModel`. Layers with
-    randomness of their own, such as Dropout, keep Keras' way with it: it is
-    neither addressed nor saved, so runs with them resume only nearly.
+    randomness of their own, such as Dropout, draw as in Keras: their draws are
+    neither addressed nor saved, so a resumed run repeats them only nearly.
 
     Attributes:
         step: int64 variable, the number of steps taken. Saved, so that a run
@@ -102,7 +99,7 @@ class SmoothTrainer(NoisyModel):
 
     @classmethod
     def search_space(cls, sigma: float) -> dict[str, Range]:
-        """Returns what a sweep varies of the arguments of `__init__`.
+        """Returns the ranges of the arguments of `__init__` for a sweep.
 
         Args:
             sigma: Of the noise, for ranges in proportion to it.
@@ -126,7 +123,9 @@ class SmoothTrainer(NoisyModel):
             losses, logits = self.losses_and_logits(rows, goals, draw)
             losses = self._counted(losses, images, weights)
             total = tf.add_n(list(losses.values()))
-            penalty = self._penalty(total.dtype)
+            # The layers' regularization losses.
+            terms = [tf.cast(term, total.dtype) for term in self.model.losses]
+            penalty = tf.add_n(terms) if terms else tf.zeros([], total.dtype)
             loss = tf.reduce_sum(total) / tf.cast(place.total, total.dtype)
             # Gradients are summed over replicas; the penalty counts once.
             loss += penalty / replicas.count()
@@ -139,7 +138,7 @@ class SmoothTrainer(NoisyModel):
         for name, value in losses.items():
             self._terms[name].update_state(value)
         results = self._results(total + penalty, logits, targets, weights)
-        return multi_worker.reports(results)
+        return replicas.reports(results)
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """Measures the cross-entropy under one draw of noise an image.
@@ -152,13 +151,13 @@ class SmoothTrainer(NoisyModel):
         first = self._evaluated + place.first
         rows, goals = replicas.never_empty((images, targets))
         seed = self._seed_of(EVALUATION_STEP)
-        noise = draws.gaussian(rows, seed, first, 1, self.sigma0)
+        noise = self._gaussian(rows, seed, first, copies=1)
         self._evaluated.assign_add(place.total)
         logits = self.noisy_logits(rows, noise, training=False)
         loss = {"ce": cross_entropy(labels_of(goals), logits)[0]}
         loss = self._counted(loss, images, weights)["ce"]
         results = self._results(loss, logits, targets, weights)
-        return multi_worker.reports(
+        return replicas.reports(
             {k: v for k, v in results.items() if k not in self._terms}
         )
 
@@ -207,11 +206,6 @@ class SmoothTrainer(NoisyModel):
             for name, loss in losses.items()
         }
 
-    def _penalty(self, dtype: tf.DType) -> tf.Tensor:
-        """Returns the sum of the layers' regularization losses."""
-        terms = [tf.cast(term, dtype) for term in self.model.losses]
-        return tf.add_n(terms) if terms else tf.zeros([], dtype)
-
     def _results(
         self,
         loss: tf.Tensor,
@@ -228,15 +222,6 @@ class SmoothTrainer(NoisyModel):
             weights = tf.tile(weights, [copies])
         flat = tf.reshape(logits, [-1, logits.shape[-1]])
         return self.compute_metrics(None, labels, flat, weights)
-
-    def compute_metrics(
-        self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
-    ) -> dict[str, Any]:
-        """Updates the compiled metrics and returns all running values."""
-        compiled = _compat.compiled_metrics(self)
-        if compiled is not None:
-            compiled.update_state(y, y_pred, sample_weight)
-        return self.get_metrics_result()
 
     def reset_metrics(self) -> None:
         """Forgets the running means; the next evaluation starts afresh."""
@@ -261,7 +246,7 @@ class SmoothTrainer(NoisyModel):
         callbacks: Any = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
-        """Trains as `keras.Model.fit` does, on data that was looked at first.
+        """Trains as `keras.Model.fit` does, after checking the data.
 
         Arrays are checked from end to end, data sets by their first batch.
 
@@ -286,8 +271,8 @@ class SmoothTrainer(NoisyModel):
         """
         # Keras refuses to go on if it is not.
         if self.compiled:
-            x = startup_checks.look_at(self, x, y, batch_size, kwargs)
-        with autotune.device_queues(self.distribute_strategy):
+            x = startup.prepare(self, x, y, batch_size, kwargs)
+        with startup.device_queues(self.distribute_strategy):
             return super().fit(
                 x,
                 y,
@@ -319,7 +304,7 @@ class SmoothTrainer(NoisyModel):
             self.sigma.check_targets(targets)
 
     def _classes(self, images: Any) -> int | None:
-        """Returns the number of classes, after one pass where none tells."""
+        """Returns the number of classes, by a forward pass if need be."""
         shape = getattr(self.model, "output_shape", None)
         if shape is None or not self.built:
             with self.distribute_strategy.scope():
@@ -361,9 +346,7 @@ class SmoothTrainer(NoisyModel):
         Raises:
             ValueError: If a call makes several steps on several devices.
         """
-        startup_checks.check_steps(
-            self.distribute_strategy, self.steps_per_execution
-        )
+        startup.check_steps(self.distribute_strategy, self.steps_per_execution)
         return super().make_test_function(force)
 
     def begin_epoch(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""Callbacks: certified accuracy while training, and the model as it stands."""
+"""Callbacks that certify while training, and that save the model."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from rs_keras.noise.draws import fold_in
 
 
 class CertifyCallback(keras.callbacks.Callback):
-    """Certifies some images after an epoch, and logs how it went.
+    """Certifies some images after an epoch, and logs the accuracies.
 
     The logs of an epoch get, with the radius R of an image whose certified
     label is right and R = 0 for the others,
@@ -84,7 +84,7 @@ class CertifyCallback(keras.callbacks.Callback):
 
     # A trainer's `fit` puts callbacks that say so before the others.
     runs_first = True
-    # What a snapshot of a run keeps.
+    # The attributes that a snapshot of a run keeps.
     kept = ("_last",)
 
     def __init__(
@@ -152,20 +152,19 @@ class CertifyCallback(keras.callbacks.Callback):
     def _certified(self) -> dict[str, float]:
         if self._certifier is None:
             raise RuntimeError("certifying before `set_model` was called")
-        found = self._certifier.certify(
+        certificate = self._certifier.certify(
             self._images, seed=self._seeds, **self._arguments
         )
-        right = found.label == self._labels
-        accuracies = {
-            name: float(np.mean(right & (found.radius >= radius)))
-            for name, radius in self.radii.items()
-        }
-        radius = right * found.radius
+        right = certificate.label == self._labels
+        radius = right * certificate.radius
         averages = {"val_acr": float(np.mean(radius))}
         if self.cap is not None:
             capped = np.minimum(radius, self.cap)
             averages["val_capped_acr"] = float(np.mean(capped))
-        return {**averages, **accuracies}
+        for name, least in self.radii.items():
+            certified = right & (certificate.radius >= least)
+            averages[name] = float(np.mean(certified))
+        return averages
 
 
 def _name(radius: Any) -> str:

@@ -11,7 +11,7 @@ from rs_keras._checks import check_distributions
 from rs_keras._checks import check_flag
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
-from rs_keras.adversaries.attacks import NoiseAscent
+from rs_keras.adversaries.ascent import NoiseAscent
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
@@ -20,12 +20,10 @@ from rs_keras.trainers._step.input_gradients import only_cpus
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.tuning.ranges import Choice
-from rs_keras.trainers.tuning.ranges import Log
-from rs_keras.trainers.tuning.ranges import Range
+from rs_keras.trainers.tuning import ranges
 
-# Images are attacked by so many: oneDNN prepares each operation anew for each
-# size of batch that it meets.
+# The number of attacked images is a multiple of this: oneDNN prepares each
+# operation anew for each batch size that it meets.
 _TOGETHER = 4
 
 _NO_TEACHER = (
@@ -114,12 +112,12 @@ class CATRS(SmoothTrainer):
         self._find = NoiseAscent(self.steps, self.epsilon)
 
     @classmethod
-    def search_space(cls, sigma: float) -> dict[str, Range]:
-        """Returns what a sweep varies."""
+    def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
+        """Returns the ranges of a sweep."""
         return {
-            "weight": Log(0.25, 4.0),
-            "epsilon": Log(0.25, 2.0),
-            "steps": Choice((2, 4, 8)),
+            "weight": ranges.Log(0.25, 4.0),
+            "epsilon": ranges.Log(0.25, 2.0),
+            "steps": ranges.Choice((2, 4, 8)),
         }
 
     def warmup(self, epoch: int) -> float:
@@ -148,12 +146,11 @@ class CATRS(SmoothTrainer):
         easy = self._easy(labels, logits, target, draw["uniform"])
         below = tf.range(copies)[:, None] < easy
         lowest = tf.where(below, tf.sort(losses, axis=0), 0.0)
-        attacked = images, target, draw["noise"], easy == copies
-        losses = {
+        worst = self._worst_loss(images, target, draw["noise"], easy == copies)
+        return {
             "ce": tf.reduce_mean(lowest, axis=0),
-            "worst": self.weight * self._worst_loss(*attacked),
-        }
-        return losses, logits
+            "worst": self.weight * worst,
+        }, logits
 
     def _worst_loss(
         self,
@@ -164,9 +161,9 @@ class CATRS(SmoothTrainer):
     ) -> tf.Tensor:
         """Returns the largest divergence of each image that counts, else 0.
 
-        The others are not even attacked where nobody could tell: about a
-        quarter of the images of MNIST at sigma 1.0. There, only the noise that
-        the gradient goes through is looked at twice.
+        Where it makes no difference, the others are not attacked: about a
+        quarter of the images of MNIST at sigma 1.0. There, a second pass with
+        a gradient takes only the noise with the largest divergence.
         """
         if self._takes_images_apart():
             rows = _rows_of(counts)
@@ -176,8 +173,8 @@ class CATRS(SmoothTrainer):
             which = tf.argmax(every, axis=0, output_type=tf.int32)
             which = tf.stack([which, tf.range(tf.size(rows))], axis=-1)
             noise = tf.gather_nd(noise, which)[None]
-            found = self._divergences(images, target, noise)[0]
-            worst = tf.scatter_nd(rows[:, None], found, tf.shape(counts))
+            largest = self._divergences(images, target, noise)[0]
+            worst = tf.scatter_nd(rows[:, None], largest, tf.shape(counts))
         else:
             noise = self._worst(images, target, noise)
             every = self._divergences(images, target, noise)
@@ -216,10 +213,10 @@ class CATRS(SmoothTrainer):
         before = [tf.identity(variable.value) for variable in statistics]
         logits = self.noisy_logits(images, draw["noise"])
         target = self._target(targets, logits)
-        found = self._worst(images, target, draw["noise"])
+        adv_noise = self._worst(images, target, draw["noise"])
         for variable, value in zip(statistics, before, strict=True):
             variable.assign(value)
-        return {"adv_noise": found}
+        return {"adv_noise": adv_noise}
 
     def _worst(
         self, images: tf.Tensor, target: tf.Tensor, noise: tf.Tensor

@@ -13,8 +13,7 @@ from rs_keras.losses import smoothed
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.tuning.ranges import Log
-from rs_keras.trainers.tuning.ranges import Range
+from rs_keras.trainers.tuning import ranges
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -81,9 +80,12 @@ class Consistency(SmoothTrainer):
         self.adversary = adversary
 
     @classmethod
-    def search_space(cls, sigma: float) -> dict[str, Range]:
-        """Returns what a sweep varies."""
-        return {"weight": Log(1.0, 40.0), "entropy_weight": Log(0.05, 1.0)}
+    def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
+        """Returns the ranges of a sweep."""
+        return {
+            "weight": ranges.Log(1.0, 40.0),
+            "entropy_weight": ranges.Log(0.05, 1.0),
+        }
 
     def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw
@@ -107,11 +109,6 @@ class Consistency(SmoothTrainer):
     ) -> Draw:
         if self.adversary is None:
             return {}
-        return {
-            "adv": self.adversary(
-                self.noisy_classifier(draw["noise"]),
-                images,
-                labels_of(targets),
-                self.warmup_factor,
-            )
-        }
+        classify = self.noisy_classifier(draw["noise"])
+        labels, factor = labels_of(targets), self.warmup_factor
+        return {"adv": self.adversary(classify, images, labels, factor)}

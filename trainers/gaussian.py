@@ -10,8 +10,7 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.tuning.ranges import Choice
-from rs_keras.trainers.tuning.ranges import Range
+from rs_keras.trainers.tuning import ranges
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -55,9 +54,9 @@ class Gaussian(SmoothTrainer):
         super().__init__(model, sigma, num_noise=num_noise, **kwargs)
 
     @classmethod
-    def search_space(cls, sigma: float) -> dict[str, Range]:
-        """Returns what a sweep varies."""
-        return {"num_noise": Choice((1, 2, 4))}
+    def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
+        """Returns the ranges of a sweep."""
+        return {"num_noise": ranges.Choice((1, 2, 4))}
 
     def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw

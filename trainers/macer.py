@@ -14,8 +14,7 @@ from rs_keras.losses import smoothed
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.tuning.ranges import Log
-from rs_keras.trainers.tuning.ranges import Range
+from rs_keras.trainers.tuning import ranges
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -85,9 +84,9 @@ class MACER(SmoothTrainer):
         )
 
     @classmethod
-    def search_space(cls, sigma: float) -> dict[str, Range]:
-        """Returns what a sweep varies."""
-        return {"weight": Log(1.0, 32.0), "gamma": Log(2.0, 16.0)}
+    def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
+        """Returns the ranges of a sweep."""
+        return {"weight": ranges.Log(1.0, 32.0), "gamma": ranges.Log(2.0, 16.0)}
 
     def warmup(self, epoch: int) -> float:
         """Returns 0 in the deferred epochs, else the base class's factor."""

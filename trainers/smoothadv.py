@@ -14,9 +14,7 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.tuning.ranges import Choice
-from rs_keras.trainers.tuning.ranges import Log
-from rs_keras.trainers.tuning.ranges import Range
+from rs_keras.trainers.tuning import ranges
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -87,9 +85,12 @@ class SmoothAdv(SmoothTrainer):
         self._find = adversary
 
     @classmethod
-    def search_space(cls, sigma: float) -> dict[str, Range]:
-        """Returns what a sweep varies."""
-        return {"epsilon": Log(0.25, 2.0), "steps": Choice((2, 4, 10))}
+    def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
+        """Returns the ranges of a sweep."""
+        return {
+            "epsilon": ranges.Log(0.25, 2.0),
+            "steps": ranges.Choice((2, 4, 10)),
+        }
 
     def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw

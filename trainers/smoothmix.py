@@ -5,12 +5,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from rs_keras import adversaries
 from rs_keras._checks import check_count
 from rs_keras._checks import check_flag
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
-from rs_keras.adversaries.attacks import Ascent
-from rs_keras.adversaries.gradients import project
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import divergence
 from rs_keras.losses import labels_of
@@ -18,10 +17,7 @@ from rs_keras.losses import smoothed
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.tuning.ranges import Choice
-from rs_keras.trainers.tuning.ranges import Log
-from rs_keras.trainers.tuning.ranges import Per
-from rs_keras.trainers.tuning.ranges import Range
+from rs_keras.trainers.tuning import ranges
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -113,19 +109,19 @@ class SmoothMix(SmoothTrainer):
             check_positive("one_step_max_norm", one_step_max_norm)
         # The first step on its own where its result is kept.
         alone = 1 if self.one_step_adversary and self.steps > 1 else 0
-        self._first = Ascent(alone, step_size, max_norm)
-        self._rest = Ascent(self.steps - alone, step_size, max_norm)
+        self._first = adversaries.Ascent(alone, step_size, max_norm)
+        self._rest = adversaries.Ascent(self.steps - alone, step_size, max_norm)
 
     @classmethod
-    def search_space(cls, sigma: float) -> dict[str, Range]:
-        """Returns what a sweep varies."""
+    def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
+        """Returns the ranges of a sweep."""
         # steps * step_size / sigma is 8 in the published settings on MNIST and
         # CIFAR-10; section 4 and appendix H advise to keep it.
         return {
-            "eta": Log(0.5, 20.0),
-            "steps": Choice((1, 2, 4, 8)),
-            "one_step_adversary": Choice((False, True)),
-            "step_size": Per(8.0 * sigma, "steps"),
+            "eta": ranges.Log(0.5, 20.0),
+            "steps": ranges.Choice((1, 2, 4, 8)),
+            "one_step_adversary": ranges.Choice((False, True)),
+            "step_size": ranges.Per(8.0 * sigma, "steps"),
         }
 
     def draw(self, images: Any, seed: Any, first: Any = 0) -> Draw:
@@ -137,11 +133,13 @@ class SmoothMix(SmoothTrainer):
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> tuple[Losses, tf.Tensor]:
         labels, noise = labels_of(targets), draw["noise"]
-        found = self.adversarial_inputs(images, targets, draw)
-        logits = self.noisy_logits(found["init"], noise)
+        inputs = self.adversarial_inputs(images, targets, draw)
+        clean, adv = inputs["init"], inputs["adv"]
+        logits = self.noisy_logits(clean, noise)
+        # Fbar, [B, C]; the shares lam are [B, 1, 1, 1] for images.
         mean = smoothed(logits)
         share = draw["mix"][:, None, None, None]
-        mixed = (1.0 - share) * found["init"] + share * found["adv"]
+        mixed = (1.0 - share) * clean + share * adv
         share = draw["mix"][:, None]
         classes = tf.cast(tf.shape(mean)[-1], mean.dtype)
         target = (1.0 - share) * mean + share / classes
@@ -164,5 +162,5 @@ class SmoothMix(SmoothTrainer):
         if self._first.steps:
             radius = self.one_step_max_norm or self.step_size
             radius *= tf.cast(self.warmup_factor, images.dtype)
-            init = images + project(init - images, radius)
+            init = images + adversaries.project(init - images, radius)
         return {"adv": adv, "init": init}

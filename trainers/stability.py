@@ -11,8 +11,7 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers.base import Draw
 from rs_keras.trainers.base import Losses
 from rs_keras.trainers.base import SmoothTrainer
-from rs_keras.trainers.tuning.ranges import Log
-from rs_keras.trainers.tuning.ranges import Range
+from rs_keras.trainers.tuning import ranges
 
 
 @keras.saving.register_keras_serializable("rs_keras")
@@ -60,9 +59,9 @@ class Stability(SmoothTrainer):
         self.weight = check_not_negative("weight", weight)
 
     @classmethod
-    def search_space(cls, sigma: float) -> dict[str, Range]:
-        """Returns what a sweep varies."""
-        return {"weight": Log(0.5, 8.0)}
+    def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
+        """Returns the ranges of a sweep."""
+        return {"weight": ranges.Log(0.5, 8.0)}
 
     def losses_and_logits(
         self, images: tf.Tensor, targets: Any, draw: Draw

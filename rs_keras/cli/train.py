@@ -177,10 +177,10 @@ def _train(
     args: argparse.Namespace, strategy: "tf.distribute.Strategy | None"
 ) -> int | None:
     from rs_keras import distribution
-    from rs_keras.trainers._distributed import startup_checks
+    from rs_keras.trainers._distributed import startup
     from rs_keras.trainers.runs import training as runs
 
-    startup_checks.check_steps(strategy, args.steps_per_execution)
+    startup.check_steps(strategy, args.steps_per_execution)
     is_chief = distribution.member_of(strategy).is_chief
     recipe, folder = distribution.everywhere(
         strategy, lambda: _prepared(args, is_chief)

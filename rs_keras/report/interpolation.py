@@ -12,7 +12,7 @@ import tensorflow as tf
 from rs_keras import noise as noise_lib
 from rs_keras._checks import check_count
 from rs_keras._checks import check_images
-from rs_keras.adversaries.attacks import Ascent
+from rs_keras.adversaries.ascent import Ascent
 from rs_keras.certification.certifier import Certifier
 
 # Of the noise that an adversary looks at: not that of the votes.

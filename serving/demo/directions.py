@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras import noise as noise_lib
-from rs_keras.adversaries.attacks import PGD
+from rs_keras.adversaries.pgd import PGD
 from rs_keras.certification.sampling import Sampler
 
 # In units of the certified radius; never 1, of which nothing is said.

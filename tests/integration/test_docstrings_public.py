@@ -24,8 +24,6 @@ rs_keras.trainers.runs rs_keras.trainers.tuning
 """.split()
 
 MODULES = """
-rs_keras.adversaries.attacks
-rs_keras.adversaries.gradients
 rs_keras.certification.sample_size
 rs_keras.certification.sequential.boundaries
 rs_keras.certification.smoothing rs_keras.classifiers.checkpoints
@@ -41,7 +39,7 @@ rs_keras.per_input_sigma.optimization rs_keras.report.figures
 rs_keras.report.interpolation rs_keras.report.plots
 rs_keras.report.tables rs_keras.serving.client.served_model
 rs_keras.teacher rs_keras.trainers._distributed.batch_norm
-rs_keras.trainers._step.draws rs_keras.trainers._step.noisy_model
+rs_keras.trainers._step.noisy_model
 rs_keras.trainers.callbacks rs_keras.trainers.recipes.recipe
 rs_keras.trainers.recipes.registry rs_keras.trainers.runs.snapshots
 rs_keras.trainers.runs.training rs_keras.trainers.tuning.hypermodel

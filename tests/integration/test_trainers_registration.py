@@ -49,7 +49,10 @@ class Largest(SmoothTrainer):
 '''
 REGISTRATION = "\nfrom rs_keras.trainers.largest import Largest as Largest\n"
 RECIPE = """
-COMMON["largest"] = Setting("Largest", "this test", {"num_noise": 4})
+[all.largest]
+trainer = "Largest"
+source = "this test"
+arguments = {num_noise = 4}
 """
 QUESTIONS = """
 import contextlib, io, json, sys, tempfile
@@ -95,7 +98,7 @@ def copy(tmp_path_factory):
     (folder / "trainers" / "largest.py").write_text(METHOD)
     for name, text in (
         ("methods.py", REGISTRATION),
-        ("recipes/hyperparameters.py", RECIPE),
+        ("recipes/hyperparameters.toml", RECIPE),
     ):
         with (folder / "trainers" / name).open("a") as file:
             file.write(text)

@@ -176,7 +176,7 @@ def test_a_run_is_trained_when_its_last_epoch_is_written(tmp_path):
 def test_the_authors_log_is_compared_on_the_same_images(
     tiny, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(reproduction_pairs, "AUTHORS_N", 300)
+    monkeypatch.setattr(published, "AUTHORS_N", 300)
     folder = reproduction.folder_of(tmp_path, 1.0, "smoothmix")
     logs = reproduction.certify(tiny[0], 1.0, folder, "short", progress=False)
     ours = logs["plain"].radius * logs["plain"].correct
@@ -429,8 +429,8 @@ def test_ablations_are_compared_on_the_images_of_both(tmp_path):
         ("base", "T_8"): False,
     }
     assert results.read_ablations(tmp_path, 0.5) == []
-    assert rows[0].found.examples == 119
-    assert rows[0].found.difference == pytest.approx(0.5, abs=1e-12)
+    assert rows[0].comparison.examples == 119
+    assert rows[0].comparison.difference == pytest.approx(0.5, abs=1e-12)
     text = tables.report(tmp_path)
     assert (
         "| eta_4 against base | 9 of 90 | 119 | 100,000 | +0.031 | 0.006 | "
@@ -505,8 +505,8 @@ def test_seeds_and_images_err_together(difference, holds, tmp_path):
     }
     write_run(tmp_path, "gaussian", radii, 90)
     pair = pair_of(tmp_path, "macer", "gaussian", 0.022)
-    assert pair.seeds < difference and 0 < pair.found.low
-    assert pair.found.low == pytest.approx(difference - 0.0100, abs=5e-4)
+    assert pair.seeds < difference and 0 < pair.comparison.low
+    assert pair.comparison.low == pytest.approx(difference - 0.0100, abs=5e-4)
     # Seeds make .01103: together .0149.
     assert pair.low == pytest.approx(difference - 0.0149, abs=5e-4)
     assert pair.high == pytest.approx(difference + 0.0149, abs=5e-4)

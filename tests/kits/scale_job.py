@@ -260,8 +260,7 @@ def seconds_of_an_end(strategy):
     """Returns how long the iterator of a pipeline with work takes to end."""
     import tensorflow as tf
 
-    from rs_keras.trainers._distributed import autotune
-    from rs_keras.trainers._distributed import startup_checks as workers
+    from rs_keras.trainers._distributed import startup
 
     def add(number):
         return number + 1
@@ -269,8 +268,8 @@ def seconds_of_an_end(strategy):
     numbers = tf.data.Dataset.range(10_000).batch(8)
     for _ in range(3):
         numbers = numbers.map(add, num_parallel_calls=tf.data.AUTOTUNE)
-    shared = workers.shared_out(strategy, numbers.prefetch(tf.data.AUTOTUNE))
-    with autotune.device_queues(strategy):
+    shared = startup.shared_out(strategy, numbers.prefetch(tf.data.AUTOTUNE))
+    with startup.device_queues(strategy):
         iterator = iter(strategy.experimental_distribute_dataset(shared))
     for _ in range(30):
         next(iterator)

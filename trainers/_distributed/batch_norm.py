@@ -43,10 +43,10 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
         shape[self.axis] = -1
         axes = np.flatnonzero(shape == 1).tolist()
         shift = tf.cast(tf.stop_gradient(self.moving_mean.value), inputs.dtype)
-        moved = inputs - tf.reshape(shift, shape)
+        shifted = inputs - tf.reshape(shift, shape)
         sizes = tf.gather(tf.shape(inputs), axes)
         rows = tf.cast(tf.reduce_prod(sizes), inputs.dtype)
-        sums = [tf.reduce_sum(moved, axes), tf.reduce_sum(moved**2, axes)]
+        sums = [tf.reduce_sum(shifted, axes), tf.reduce_sum(shifted**2, axes)]
         # At least 1, so that an evaluation without rows is not NaN.
         total = replicas.counted(tf.concat([*sums, [rows]], 0))
         means = total[:-1] / tf.maximum(total[-1], 1)
@@ -113,7 +113,7 @@ def is_synchronized(model: keras.Model) -> bool:
 
 
 def _cloned(layer: keras.Layer) -> keras.Layer:
-    made = layer.__class__
-    if made is keras.layers.BatchNormalization:
-        made = SynchronizedBatchNormalization
-    return made.from_config(layer.get_config())
+    cls = layer.__class__
+    if cls is keras.layers.BatchNormalization:
+        cls = SynchronizedBatchNormalization
+    return cls.from_config(layer.get_config())

@@ -1,4 +1,4 @@
-"""One step on several replicas: where each stands in the global batch.
+"""One step on several replicas: positions in the global batch, and sums.
 
 Keras keeps the moving statistics of batch normalisation apart on each replica
 and saves the first one's, and a replica without rows turns them into NaN. Here
@@ -13,6 +13,8 @@ from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from rs_keras import distribution
 
 
 class Place(NamedTuple):
@@ -69,7 +71,7 @@ def _padded(rows: tf.Tensor) -> tf.Tensor:
 
 
 def share(variables: list, rows: tf.Tensor, place: Place) -> None:
-    """Gives every replica the mean of what all recorded in a step.
+    """Sets variables to their mean over the replicas, weighted by rows.
 
     Formula, over replicas r with n[r] rows:
 
@@ -82,7 +84,7 @@ def share(variables: list, rows: tf.Tensor, place: Place) -> None:
         place: Of the batch.
     """
     context = tf.distribute.get_replica_context()
-    chosen = [one for one in variables if tf.as_dtype(one.dtype).is_floating]
+    chosen = [v for v in variables if tf.as_dtype(v.dtype).is_floating]
     if context is None or count() == 1 or not chosen:
         return
     size = tf.shape(rows, out_type=tf.int64)[0]
@@ -102,7 +104,7 @@ _steps = threading.local()
 
 @contextlib.contextmanager
 def counting(rows: tf.Tensor) -> Iterator[None]:
-    """Tells layers whether this replica's batch is one, or padding.
+    """Lets `counted` leave out this replica's batch if it is padding.
 
     Args:
         rows: The replica's batch, as it came.
@@ -130,3 +132,28 @@ def counted(total: tf.Tensor) -> tf.Tensor:
     if real is not None:
         total = tf.where(real, total, tf.zeros_like(total))
     return context.all_reduce(tf.distribute.ReduceOp.SUM, total)
+
+
+def reports(results: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a step returns, in a form that Keras can reduce.
+
+    Under `tf.distribute.MultiWorkerMirroredStrategy`, `fit` of Keras 3 reduces
+    it with `strategy.reduce("MEAN", value, axis=0)`. Steps return scalars,
+    which have no axis 0, and `fit` fails. A vector of one number has one, and
+    its mean is the number. (The issue's other half, a batch on several
+    replicas taken for a tensor when a model is built, does not come up:
+    `SmoothTrainer` builds itself from the batch that it checks.) A test of
+    `_compat` says when Keras does without the axis: then this can go.
+
+    Args:
+        results: Scalars by name.
+
+    References:
+    - [Keras issue 20585](https://github.com/keras-team/keras/issues/20585)
+    """
+    if not distribution.has_workers(tf.distribute.get_strategy()):
+        return results
+    return {
+        name: tf.reshape(tf.convert_to_tensor(value), [1])
+        for name, value in results.items()
+    }

@@ -1,8 +1,8 @@
-"""Looks at training data before the first step, and at losses after each."""
+"""Checks of training data before the first step, of losses after each."""
 
+import itertools
 import math
 from collections.abc import Callable
-from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any
 
@@ -84,7 +84,7 @@ def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
         )
 
 
-def look_at(x: Any, y: Any, check: Check) -> Any:
+def check_first_batch(x: Any, y: Any, check: Check) -> Any:
     """Runs `check` on the data's first batch and returns the data, whole.
 
     Arrays are checked from end to end. A generator is handed back with the
@@ -98,44 +98,22 @@ def look_at(x: Any, y: Any, check: Check) -> Any:
     Returns:
         What to pass on to Keras in place of `x`.
     """
+    batch = None
     if isinstance(x, GeneratorType):
         batch = next(x, None)
-        if batch is None:
-            return x
-        check(*_images_and_targets(batch))
-        return _chained(batch, x)
-    if isinstance(x, tf.data.Dataset | tf.distribute.DistributedDataset):
+        if batch is not None:
+            # Keras takes generators, and no other iterators.
+            x = (each for each in itertools.chain([batch], x))
+    elif isinstance(x, tf.data.Dataset | tf.distribute.DistributedDataset):
         batch = next(iter(x), None)
     elif isinstance(x, keras.utils.PyDataset):
         batch = x[0]
-    else:
-        batch = (x, y) if hasattr(x, "shape") else None
+    elif hasattr(x, "shape"):
+        batch = x, y
     if batch is not None:
-        check(*_images_and_targets(batch))
+        images, targets, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        check(*keras.tree.map_structure(_local, (images, targets)))
     return x
-
-
-def look_at_validation(arguments: dict[str, Any], check: Check) -> None:
-    """Does for the `validation_data` among the arguments what `look_at` does.
-
-    Args:
-        arguments: Of `fit`, by keyword; a generator is replaced in it.
-        check: Called with images, targets and `training=False`.
-    """
-    data = arguments.get("validation_data")
-
-    def check_one(images: Any, targets: Any) -> None:
-        check(images, targets, training=False)
-
-    if isinstance(data, tuple | list):
-        look_at(data[0], data[1], check_one)
-    elif data is not None:
-        arguments["validation_data"] = look_at(data, None, check_one)
-
-
-def _images_and_targets(batch: Any) -> tuple[Any, Any]:
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
-    return keras.tree.map_structure(_local, (x, y))
 
 
 def _local(value: Any) -> Any:
@@ -143,11 +121,6 @@ def _local(value: Any) -> Any:
     if isinstance(value, tf.distribute.DistributedValues):
         return tf.distribute.get_strategy().experimental_local_results(value)[0]
     return value
-
-
-def _chained(first: Any, rest: Iterator) -> Iterator:
-    yield first
-    yield from rest
 
 
 class EpochStart(keras.callbacks.Callback):
@@ -216,15 +189,17 @@ def with_own_callbacks(callbacks: Any) -> Any:
     read.
     """
     own: list[keras.callbacks.Callback] = [EpochStart(), StopOnNaN()]
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        for callback in own:
-            callback.set_model(callbacks.model)
-        callbacks.callbacks[:] = own + _in_order(callbacks.callbacks)
-        return callbacks
-    return own + _in_order(keras.tree.flatten(callbacks or []))
-
-
-def _in_order(callbacks: list) -> list:
-    return sorted(
-        callbacks, key=lambda one: not getattr(one, "runs_first", False)
+    is_list = isinstance(callbacks, keras.callbacks.CallbackList)
+    given = (
+        callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
     )
+    # Sorting is stable: within each group the order stays.
+    ordered = own + sorted(
+        given, key=lambda callback: not getattr(callback, "runs_first", False)
+    )
+    if not is_list:
+        return ordered
+    for callback in own:
+        callback.set_model(callbacks.model)
+    callbacks.callbacks[:] = ordered
+    return callbacks

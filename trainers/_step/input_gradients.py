@@ -1,4 +1,4 @@
-"""The gradient with regard to images, computed in a way that suits CPUs.
+"""Convolutions with a fast gradient with regard to images, for CPUs.
 
 An attack differentiates a convolution with regard to images of one to four
 channels. TensorFlow's CPU kernel computes that as another convolution, with so
@@ -169,10 +169,11 @@ def _for_images(
     ]
     padded = tf.pad(upstream, [[0, 0], *around, [0, 0]])
     blocks = tf.nn.conv2d(padded, tf.concat(moved, -1), block, "VALID")
-    whole = tf.nn.depth_to_space(blocks, block)
-    found = whole[:, : sides[0], : sides[1]]
+    # [B, blocks, blocks, block**2 * C] to pixels; the last blocks reach beyond.
+    pixels = tf.nn.depth_to_space(blocks, block)
+    gradient = pixels[:, : sides[0], : sides[1]]
     # What carries it through a loop needs all that was known of the images.
-    return tf.ensure_shape(found, images.shape)
+    return tf.ensure_shape(gradient, images.shape)
 
 
 def _zeros_around(

@@ -1,4 +1,4 @@
-"""A classifier and its noise: what a method computes, as functions."""
+"""The classifier under noise: draws, noisy logits and a method's hooks."""
 
 from typing import Any
 
@@ -7,11 +7,17 @@ import tensorflow as tf
 
 from rs_keras._checks import check_count
 from rs_keras._config import arguments_of
-from rs_keras.adversaries.gradients import Classify
-from rs_keras.trainers._step import draws
+from rs_keras.adversaries.base import Classify
+from rs_keras.noise import normal
+from rs_keras.noise import uniform
 from rs_keras.trainers._step import input_gradients
 from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
 from rs_keras.trainers._step.per_input_sigma import sigma_of
+
+# Streams under the seed of one step: stream j is the noise of copy j. Those of
+# a method lie above any number of copies, `SIGMA_STREAM` above them.
+MOST_COPIES = 1 << 14
+_METHOD_STREAMS = (MOST_COPIES, MOST_COPIES + 1)
 
 Losses = dict[str, tf.Tensor]
 Draw = dict[str, tf.Tensor]
@@ -68,8 +74,8 @@ class NoisyModel(keras.Model):
     >>> losses = trainer.losses_of(images, labels, draw)
     >>> {name: loss.shape.as_list() for name, loss in losses.items()}
     {'ce': [6]}
-    >>> found = trainer.attack(images, labels, draw)["adv"]
-    >>> round(float(adversaries.norms(found - images).numpy().max()), 3)
+    >>> adv = trainer.attack(images, labels, draw)["adv"]
+    >>> round(float(adversaries.norms(adv - images).numpy().max()), 3)
     0.5
     >>> logits = trainer.noisy_logits(images, draw["noise"], training=False)
     >>> logits.shape.as_list()
@@ -112,9 +118,9 @@ class NoisyModel(keras.Model):
         input_gradients.prepare(model)
         self.sigma = sigma_of(sigma)
         self.num_noise = check_count("num_noise", num_noise)
-        if num_noise > draws.MOST_COPIES:
+        if num_noise > MOST_COPIES:
             raise ValueError(
-                f"`num_noise` must be <= {draws.MOST_COPIES}. "
+                f"`num_noise` must be <= {MOST_COPIES}. "
                 f"Received: num_noise={num_noise}"
             )
         self.warmup_epochs = check_count("warmup_epochs", warmup_epochs, 0)
@@ -160,8 +166,37 @@ class NoisyModel(keras.Model):
             ValueError: If the shape of an image is not known.
         """
         images = self._floats(images)
-        noise = draws.gaussian(images, seed, first, self.num_noise, self.sigma0)
-        return {"noise": noise}
+        return {"noise": self._gaussian(images, seed, first, self.num_noise)}
+
+    def _gaussian(
+        self, images: tf.Tensor, seed: Any, first: Any, copies: int
+    ) -> tf.Tensor:
+        """Draws noise of deviation `sigma0` for copies of a batch.
+
+        Args:
+            images: [B, H, W, C], float32 or float64.
+            seed: As in `draw`.
+            first: As in `draw`.
+            copies: m, at most `MOST_COPIES`.
+
+        Returns:
+            A tensor [m, B, H, W, C]. The noise of an image depends on seed,
+            copy and number alone.
+
+        Raises:
+            ValueError: If the shape of an image is not known.
+        """
+        shape, rows = images.shape[1:], tf.shape(images)[0]
+        if not shape.is_fully_defined():
+            raise ValueError(
+                "`images` must have a known height, width and number of "
+                f"channels. Received: shape={images.shape}"
+            )
+        copies_of_noise = [
+            normal(shape, seed, first, rows, images.dtype, stream=copy)
+            for copy in range(copies)
+        ]
+        return self.sigma0 * tf.stack(copies_of_noise)
 
     def uniform(
         self,
@@ -183,12 +218,10 @@ class NoisyModel(keras.Model):
         Returns:
             A tensor [B, *shape] in [0, 1); independent of the noise.
         """
-        return draws.uniform(
-            self._floats(images),
-            seed,
-            first,
-            list(shape),
-            draws.METHOD_STREAMS[stream],
+        images = self._floats(images)
+        rows, stream = tf.shape(images)[0], _METHOD_STREAMS[stream]
+        return uniform(
+            list(shape), seed, first, rows, images.dtype, stream=stream
         )
 
     def losses_of(self, images: Any, targets: Any, draw: Draw) -> Losses:
@@ -290,7 +323,7 @@ class NoisyModel(keras.Model):
         return logits
 
     def noisy_classifier(self, noise: tf.Tensor) -> Classify:
-        """Returns what an adversary attacks: images to logits under `noise`.
+        """Returns the function that an adversary attacks, for fixed noise.
 
         Args:
             noise: [m, B, H, W, C].

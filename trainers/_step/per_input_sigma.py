@@ -1,4 +1,4 @@
-"""The sigma of training: fixed, or one for each example across epochs."""
+"""The sigma of training: fixed, or one per example that training optimises."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,9 @@ from rs_keras._checks import check_count
 from rs_keras._checks import check_positive
 from rs_keras._config import arguments_of
 from rs_keras.per_input_sigma.optimization import ascend
-from rs_keras.trainers._step.draws import SIGMA_STREAM
+
+# Of the ascent's noise under the seed of a step, above those of noisy_model.py.
+SIGMA_STREAM = (1 << 14) + 2
 
 # Draws of one step of the ascent; a batch has fewer.
 _DRAWS_A_STEP = 1 << 24
@@ -229,12 +231,17 @@ class PerExampleSigma(keras.layers.Layer):
             )
             return tf.reshape(eps, [-1, self.num_noise, *shape])
 
-        rate = tf.cast(self.learning_rate, images.dtype)
-        after = tf.cond(
-            self.moving.value,
-            lambda: ascend(classify, images, before, draws, self.steps, rate),
-            lambda: before,
-        )
+        def ascended() -> tf.Tensor:
+            return ascend(
+                classify,
+                images,
+                before,
+                draws,
+                steps=self.steps,
+                learning_rate=tf.cast(self.learning_rate, images.dtype),
+            )
+
+        after = tf.cond(self.moving.value, ascended, lambda: before)
         change = tf.where(tf.range(rows) < real, after - before, 0.0)
         size = tf.constant([self.num_examples], tf.int64)
         change = tf.scatter_nd(ids[:, None], tf.cast(change, tf.float32), size)

@@ -185,18 +185,15 @@ class Recipe:
         placed = {self._place_of(name): v for name, v in overrides.items()}
         known = self.trainer.get("num_noise")
         wanted = placed.get("trainer.num_noise")
-        if known is None or wanted is None:
-            return {}
-        if {"batch_size", "trainer"} & placed.keys():
+        given = {"batch_size", "trainer"} & placed.keys()
+        in_parts = self.trainer["name"] in tables.IN_PARTS
+        if known is None or wanted is None or given or not in_parts:
             return {}
         size, new = (
             max(1, tables.LOADED_BATCH // check_count("num_noise", number))
             for number in (known, wanted)
         )
-        in_parts = self.trainer["name"] in tables.IN_PARTS
-        return (
-            {"batch_size": new} if in_parts and self.batch_size == size else {}
-        )
+        return {"batch_size": new} if self.batch_size == size else {}
 
     def _place_of(self, name: str) -> str:
         """Returns the field or the dotted name that an override means."""
@@ -204,30 +201,27 @@ class Recipe:
         known = [
             f.name for f in dataclasses.fields(self) if f.name not in fixed
         ]
-        if name in known:
-            return name
-        dotted = [f"{part}.{key}" for part, key in self._keys()]
-        if name in dotted:
-            return name
-        for place in dotted:
-            if place.partition(".")[2] == name:
-                return place
-        plain = [place.partition(".")[2] for place in dotted]
-        choices = dotted if "." in name else [*known, *dict.fromkeys(plain)]
-        return check_choice("override", name, choices)
-
-    def _keys(self) -> Iterator[tuple[str, str]]:
-        """Yields every (part, key) that an override may set."""
-        known = {
+        keys = {
             "trainer": checks.arguments(self.trainer["name"]),
             "optimizer": checks.OPTIMIZER,
             "schedule": checks.SCHEDULE,
-            "model": tuple(key for key in self.model if key != "name"),
+            "model": [key for key in self.model if key != "name"],
             "teacher": checks.TEACHER if self.teacher else (),
             "certify": checks.CERTIFY,
         }
-        for part in checks.PARTS:
-            yield from ((part, key) for key in known[part])
+        dotted = [
+            f"{part}.{key}" for part in checks.PARTS for key in keys[part]
+        ]
+        if name in known or name in dotted:
+            return name
+        # A plain name means the first of the parts that has it.
+        plain: dict[str, str] = {}
+        for place in dotted:
+            plain.setdefault(place.partition(".")[2], place)
+        if name in plain:
+            return plain[name]
+        choices = dotted if "." in name else [*known, *plain]
+        return check_choice("override", name, choices)
 
     def shortened(self, epochs: int) -> "Recipe":
         """Returns the recipe for a run of another length.
@@ -265,15 +259,15 @@ class Recipe:
         Args:
             data_dir: As in `rs_keras.datasets.load`.
         """
-        found = datasets.info(self.dataset, data_dir)
+        info = datasets.info(self.dataset, data_dir)
         arguments = {
-            "input_shape": found.image_shape,
-            "num_classes": found.num_classes,
-            "mean": found.mean,
-            "std": found.std,
+            "input_shape": info.image_shape,
+            "num_classes": info.num_classes,
+            "mean": info.mean,
+            "std": info.std,
             **self.model,
         }
-        with _dtype_policy(self.dtype), _seeded(self.seed):
+        with _layers_of(self.dtype, self.seed):
             model = models.get(arguments.pop("name"), **arguments)
             return synchronized(model) if self.sync_batch_norm else model
 
@@ -349,25 +343,16 @@ def _scaled(drops: list[int], share: float) -> list[int]:
 
 
 @contextlib.contextmanager
-def _dtype_policy(name: str) -> Iterator[None]:
-    """Lets the layers that are made inside compute in `name`."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Fixes the initial weights made inside, and nothing else.
+def _layers_of(dtype: str, seed: int) -> Iterator[None]:
+    """Layers that are made inside compute in `dtype`; `seed` initialises them.
 
     Keras draws the seeds of its initialisers from Python's generator.
     """
-    before = random.getstate()
+    policy, state = keras.config.dtype_policy(), random.getstate()
+    keras.config.set_dtype_policy(dtype)
     random.seed(seed)
     try:
         yield
     finally:
-        random.setstate(before)
+        keras.config.set_dtype_policy(policy)
+        random.setstate(state)

@@ -1,4 +1,4 @@
-"""Recipes: everything that a training run is made of, as data.
+"""The papers' recipes, by data set, method and sigma.
 
 Example:
 
@@ -21,7 +21,7 @@ from rs_keras._checks import check_choice
 from rs_keras._checks import check_positive
 from rs_keras.trainers.recipes import hyperparameters as tables
 from rs_keras.trainers.recipes import validation as checks
-from rs_keras.trainers.recipes.recipe import Recipe as Recipe
+from rs_keras.trainers.recipes.recipe import Recipe
 
 
 def get(
@@ -65,7 +65,7 @@ def get(
     if nearest is not None and nearest != sigma:
         sources["sigma"] = f"not published; the settings of sigma {nearest:g}"
     if dataset not in family.datasets[: family.published]:
-        if method not in tables.OWN_SETTINGS.get(dataset, {}):
+        if method not in tables.SETTINGS.get(dataset, {}):
             like = family.datasets[0]
             sources["dataset"] = f"not published; the settings of {like}"
     recipe = Recipe(
@@ -83,7 +83,7 @@ def get(
 
 
 def is_cut(recipe: Recipe) -> bool:
-    """Tells whether a recipe ends before the schedule that it is at.
+    """Returns whether a recipe stops before the end of its schedule.
 
     One that was `shortened` has a schedule of its own.
 
@@ -98,9 +98,9 @@ def is_cut(recipe: Recipe) -> bool:
     >>> [recipes.is_cut(recipe) for recipe in kinds]
     [False, False, True]
     """
-    whole = get(recipe.dataset, recipe.method, recipe.sigma)
-    same = recipe.schedule == whole.schedule
-    return same and recipe.epochs < whole.epochs
+    full = get(recipe.dataset, recipe.method, recipe.sigma)
+    same = recipe.schedule == full.schedule
+    return same and recipe.epochs < full.epochs
 
 
 def methods(dataset: str, data_dir: str | Path | None = None) -> list[str]:
@@ -145,16 +145,12 @@ def load(path: str | Path) -> Recipe:
         raise ValueError(f"{path} is no recipe: it must be a JSON object")
     fields = dataclasses.fields(Recipe)
     checks.check_keys("recipe", values, [f.name for f in fields])
-    needed = [f.name for f in fields if _is_needed(f)]
+    none = dataclasses.MISSING
+    needed = [f.name for f in fields if f.default is f.default_factory is none]
     missing = [name for name in needed if name not in values]
     if missing:
         raise ValueError(f"{path} is no recipe: it lacks {', '.join(missing)}")
     return Recipe(**values)
-
-
-def _is_needed(f: dataclasses.Field) -> bool:
-    missing = dataclasses.MISSING
-    return f.default is missing and f.default_factory is missing
 
 
 def _family_of(dataset: str, data_dir: str | Path | None) -> str:
@@ -171,8 +167,11 @@ def _family_of(dataset: str, data_dir: str | Path | None) -> str:
 
 
 def _settings_of(family: str, dataset: str) -> dict[str, tables.Setting]:
-    own = tables.OWN_SETTINGS.get(dataset, {})
-    return {**tables.COMMON, **tables.SETTINGS[family], **own}
+    every, of_family = (
+        tables.SETTINGS[tables.EVERYWHERE],
+        tables.SETTINGS[family],
+    )
+    return {**every, **of_family, **tables.SETTINGS.get(dataset, {})}
 
 
 def _at(
@@ -180,34 +179,38 @@ def _at(
 ) -> tuple[float | None, dict[str, Any]]:
     """Returns the published sigma that is nearest, and the arguments there."""
     if not setting.by_sigma:
-        return None, dict(setting.common)
+        return None, dict(setting.arguments)
     nearest = min(
-        setting.by_sigma, key=lambda known: abs(math.log(known / sigma))
+        setting.by_sigma, key=lambda known: abs(math.log(float(known) / sigma))
     )
-    return nearest, {**setting.common, **setting.by_sigma[nearest]}
+    return float(nearest), {**setting.arguments, **setting.by_sigma[nearest]}
 
 
 def _common(
     family: tables.Family, setting: tables.Setting, num_noise: int
 ) -> dict[str, Any]:
     """Returns the fields that say how long, how fast and on how much."""
-    other = setting.other
-    epochs = other.get("epochs", family.epochs)
+    values = {
+        "learning_rate": family.learning_rate,
+        "weight_decay": 1e-4,
+        "epochs": family.epochs,
+        "batch_size": tables.LOADED_BATCH
+        // (num_noise if setting.parts else 1),
+        **setting.overrides,
+    }
+    epochs = values["epochs"]
     every = range(family.drop_every, epochs, family.drop_every)
-    drops = other.get("drops", [epoch + 1 for epoch in every])
+    drops = values.get("drops", [epoch + 1 for epoch in every])
     teacher = {"epochs": epochs, "drops": list(drops), **setting.teacher}
     return {
         "optimizer": {
-            "learning_rate": other.get("learning_rate", family.learning_rate),
+            "learning_rate": values["learning_rate"],
             "momentum": 0.9,
             "nesterov": False,
-            "weight_decay": other.get("weight_decay", 1e-4),
+            "weight_decay": values["weight_decay"],
         },
         "schedule": {"drops": list(drops), "factor": 0.1},
         "epochs": epochs,
-        "batch_size": other.get(
-            "batch_size",
-            tables.LOADED_BATCH // (num_noise if setting.parts else 1),
-        ),
+        "batch_size": values["batch_size"],
         "teacher": teacher if setting.teacher else {},
     }

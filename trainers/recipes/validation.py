@@ -1,4 +1,4 @@
-"""What the parts of a recipe may hold, and what each value has to be."""
+"""Checks of the parts of a recipe: their names, and their values."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from rs_keras._checks import check_flag
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
 from rs_keras._config import argument_names
-from rs_keras.adversaries.gradients import Adversary
+from rs_keras.adversaries.base import Adversary
 from rs_keras.trainers import methods
 from rs_keras.trainers._step.noisy_model import NoisyModel
 from rs_keras.trainers.base import SmoothTrainer

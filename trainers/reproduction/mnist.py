@@ -7,6 +7,7 @@ plain.tsv, runner_up.tsv       both bounds, from the same counts
 against_authors.json           the paired difference to the authors' own log
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ from rs_keras.trainers.recipes.recipe import Recipe
 from rs_keras.trainers.reproduction import published
 from rs_keras.trainers.runs import training as runs
 
-# What takes least comes first.
+# The cheapest first.
 _METHODS = (
     "gaussian",
     "stability",
@@ -55,8 +56,8 @@ BUDGETS: dict[str, dict[str, Any]] = {
     "short": {"share": 0.1, "skip": 20, "n": 10_000},
 }
 
-# What the ablations change. Their runs lie in a folder of their own, and with
-# them one more of this, as long as they are.
+# The method that the ablations change. Their runs are in a folder of their own,
+# with one run of this method (`BASE`) of the same length.
 ABLATED = "smoothmix_T1"
 BASE = "base"
 _ABLATION_FOLDER = "ablations/"
@@ -68,15 +69,15 @@ FORMS = {"plain": False, "runner_up": True}
 # The papers'.
 N0, ALPHA, SEED = 100, 0.001, 0
 
-# What all networks are certified in, whatever they were trained in; and
-# trained in, as the authors', where nothing else is asked for.
+# All networks are certified in this type, whatever they were trained in; it is
+# also the default of trainings, as the authors'.
 _DTYPE = "float32"
 
 _ORDER = Path(rs_keras.__file__).parent / "data" / "mnist_test_order.npz"
 
 
 def methods(sigma: float) -> list[str]:
-    """Returns what is reproduced of a sigma: each method once.
+    """Returns the methods that are reproduced for a sigma, each once.
 
     Of SmoothMix, the quick setting (T = 1) where the paper has it, and the one
     with the one-step adversary.
@@ -97,7 +98,7 @@ def methods(sigma: float) -> list[str]:
 
 
 def folder_of(root: str | Path, sigma: float, run: str) -> Path:
-    """Returns where the results of a run are kept.
+    """Returns the folder of a run's results.
 
     Args:
         root: The results folder.
@@ -148,7 +149,7 @@ def method_of(run: str) -> str:
 
 
 def changes_of(run: str) -> dict[str, Any]:
-    """Returns what a run changes in the recipe of its method.
+    """Returns the changes that a run makes to the recipe of its method.
 
     Args:
         run: A method, or of `ablation`.
@@ -170,7 +171,7 @@ def recipe_of(
     data_dir: str | Path | None = None,
     dtype: str = "float32",
 ) -> Recipe:
-    """Returns what a run trains.
+    """Returns the recipe of a run.
 
     Args:
         run: A method, or of `ablation`.
@@ -200,7 +201,7 @@ def recipe_of(
 
 
 def dtype_of(folder: str | Path) -> str:
-    """Returns the type that a folder's run trains in; float32 if it has none.
+    """Returns the dtype of a folder's recipe; float32 if there is no recipe.
 
     Args:
         folder: Of the run.
@@ -216,7 +217,7 @@ def dtype_of(folder: str | Path) -> str:
 
 
 def is_trained(folder: str | Path, recipe: Recipe) -> bool:
-    """Tells whether a folder holds a run of a recipe that came to its end.
+    """Returns whether a folder holds a finished run of a recipe.
 
     Args:
         folder: Of the run.
@@ -235,7 +236,7 @@ def is_trained(folder: str | Path, recipe: Recipe) -> bool:
 
 
 def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
-    """Tells whether a folder holds all that a run comes to, but for the model.
+    """Returns whether a folder holds the complete results of a run.
 
     Args:
         folder: Of the run.
@@ -256,19 +257,15 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
     False
     """
     place = Path(folder)
-    found = _begun(place)
-    begun = [log for log in found.values() if len(log)]
+    logs = _read_logs(place)
+    begun = [log for log in logs.values() if len(log)]
     if not begun:
         _check_training(place, recipe)
         return False
     skip, n = BUDGETS[budget]["skip"], BUDGETS[budget]["n"]
+    wanted = {"skip": skip, "n": n, "dtype": _DTYPE}
     same = all(
-        (
-            log.settings.get("skip"),
-            log.settings.get("n"),
-            log.settings.get("dtype", _DTYPE),
-        )
-        == (skip, n, _DTYPE)
+        {"dtype": _DTYPE, **log.settings}.items() >= wanted.items()
         for log in begun
     )
     if not (same and _holds(place, recipe)):
@@ -279,9 +276,9 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
             f"{len(begun[0])} images, {_told(place)}. Asked for: "
             f"{n:,} draws in {_DTYPE}, {_length(recipe)}"
         )
-    whole = len(range(0, TEST_IMAGES, skip))
-    logs = _shared(found)
-    if logs and all(len(log) == whole for log in logs.values()):
+    images = len(range(0, TEST_IMAGES, skip))
+    shared = _shared(logs)
+    if shared and all(len(log) == images for log in shared.values()):
         return True
     if not (place / RUN_MODEL).is_file():
         raise ValueError(
@@ -293,7 +290,7 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
 
 
 def _check_training(place: Path, recipe: Recipe) -> None:
-    """Refuses what trained another recipe, has come far, and has no log yet."""
+    """Raises if another recipe was trained there and not yet certified."""
     far = runs.is_finished(place) or (place / runs.SNAPSHOT).is_file()
     told = (place / runs.RECIPE).is_file()
     if far and told and not _holds(place, recipe):
@@ -304,9 +301,16 @@ def _check_training(place: Path, recipe: Recipe) -> None:
 
 
 def _holds(place: Path, recipe: Recipe) -> bool:
-    """Whether the recipe in a folder is this one."""
+    """Whether the recipe in a folder trains the same, but for the votes."""
+
+    def without_votes(recipe: Recipe) -> Recipe:
+        teacher = {k: v for k, v in recipe.teacher.items() if k != "n"}
+        return replace(recipe, teacher=teacher, sources={})
+
     path = place / runs.RECIPE
-    return path.is_file() and _alike(recipes.load(path), recipe)
+    return path.is_file() and (
+        without_votes(recipes.load(path)) == without_votes(recipe)
+    )
 
 
 def _told(place: Path) -> str:
@@ -319,7 +323,7 @@ def _length(recipe: Recipe) -> str:
 
 
 def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
-    """Returns what a run has certified, by form; empty if a log is missing.
+    """Returns the logs of a run by form; empty if one is missing.
 
     Args:
         folder: Of the run; its logs may be ones that were stopped, of which
@@ -328,7 +332,7 @@ def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
     Raises:
         ValueError: If a log's settings are not beside it.
     """
-    return _shared(_begun(Path(folder)))
+    return _shared(_read_logs(Path(folder)))
 
 
 def _shared(logs: dict[str, CertificationLog]) -> dict[str, CertificationLog]:
@@ -340,7 +344,7 @@ def _shared(logs: dict[str, CertificationLog]) -> dict[str, CertificationLog]:
     return {form: only(log, both) for form, log in logs.items()}
 
 
-def _begun(place: Path) -> dict[str, CertificationLog]:
+def _read_logs(place: Path) -> dict[str, CertificationLog]:
     """Each log that is there; without a last line that was cut off."""
     logs = {}
     for form in FORMS:
@@ -368,16 +372,6 @@ def only(log: CertificationLog, idx: np.ndarray) -> CertificationLog:
     columns = ("idx", "label", "predict", "radius", "correct", "time")
     chosen = {name: getattr(log, name)[kept] for name in columns}
     return replace(log, **chosen, extra={})
-
-
-def _alike(found: Recipe, wanted: Recipe) -> bool:
-    """Whether two recipes train the same, but for how many votes there are."""
-
-    def without_votes(recipe: Recipe) -> Recipe:
-        teacher = {k: v for k, v in recipe.teacher.items() if k != "n"}
-        return replace(recipe, teacher=teacher, sources={})
-
-    return without_votes(found) == without_votes(wanted)
 
 
 def test_images(
@@ -461,27 +455,21 @@ def certify(
         "seed": SEED,
         "model": fingerprint(certifier.computing),
     }
-    writers = {
-        form: LogWriter(
-            paths[form],
-            {
-                **certifier.settings(
-                    n0=N0, n=n, alpha=ALPHA, runner_up=runner_up
-                ),
-                **origin,
-            },
-        )
-        for form, runner_up in FORMS.items()
-    }
-    try:
+    with contextlib.ExitStack() as stack:
+        writers = {}
+        for form, runner_up in FORMS.items():
+            settings = certifier.settings(
+                n0=N0, n=n, alpha=ALPHA, runner_up=runner_up
+            )
+            writer = LogWriter(paths[form], {**settings, **origin})
+            writers[form] = stack.enter_context(writer)
         examples = list(test_images(skip, data_dir))
-        for idx, image, label in tqdm(examples, disable=not progress):
-            late = [w for w in writers.values() if idx not in w.done]
+        for example in tqdm(examples, disable=not progress):
+            late = {
+                k: w for k, w in writers.items() if example[0] not in w.done
+            }
             if late:
-                _certify_one(certifier, n, writers, (idx, image, label))
-    finally:
-        for writer in writers.values():
-            writer.close()
+                _certify_one(certifier, n, late, example)
     return {form: CertificationLog.read(path) for form, path in paths.items()}
 
 
@@ -491,23 +479,17 @@ def _certify_one(
     writers: dict[str, LogWriter],
     example: tuple[int, np.ndarray, int],
 ) -> None:
-    """Draws once, and writes what each form of the bound makes of it."""
+    """Draws once, and writes each form of the bound that has a writer."""
     idx, image, label = example
     begun = time.perf_counter()
     seed = fold_in(SEED, idx)[None]
-    found = certifier.certify(image, N0, n, ALPHA, seed=seed)
-    counts = found.selection_counts, found.counts
-    for form, runner_up in FORMS.items():
-        if idx in writers[form].done:
-            continue
-        spec = CertifySpec(N0, n, ALPHA, runner_up=runner_up)
+    certificate = certifier.certify(image, N0, n, ALPHA, seed=seed)
+    for form, writer in writers.items():
         predict, radius, _ = vote_certificate(
-            *counts, spec, SmoothingSpec(certifier.sigma)
+            certificate.selection_counts,
+            certificate.counts,
+            CertifySpec(N0, n, ALPHA, runner_up=FORMS[form]),
+            SmoothingSpec(certifier.sigma),
         )
-        writers[form].write(
-            idx,
-            label,
-            int(predict[0]),
-            float(radius[0]),
-            time.perf_counter() - begun,
-        )
+        seconds = time.perf_counter() - begun
+        writer.write(idx, label, int(predict[0]), float(radius[0]), seconds)

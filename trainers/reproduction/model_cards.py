@@ -24,14 +24,7 @@ from rs_keras.trainers.recipes.recipe import Recipe
 from rs_keras.trainers.reproduction import mnist as reproduction
 from rs_keras.trainers.runs import training as runs
 
-_LIMITS = """\
-It knows handwritten digits as MNIST has them: white on black, centred, 28x28.
-What it says of any other image means nothing, however large the radius: a
-certificate is about the stability of the answer, not about its truth. The
-certificate is about the smoothed classifier (noise of this sigma, majority
-vote), in L2, on images in [0, 1]; the network alone promises nothing. Trained
-once, with seed 0, on two CPU cores; no other seed was looked at. MNIST is a
-benchmark, not an application: do not read cheques with it."""
+_TEMPLATE = Path(__file__).with_name("model_card.md")
 
 
 def publish(root: str | Path, name: str) -> Pretrained:
@@ -76,35 +69,24 @@ def card(known: Pretrained, folder: str | Path, weights: str | None) -> str:
         OSError: If a log or the recipe is missing.
     """
     place = Path(folder)
-    recipe = recipes.load(place / runs.RECIPE)
     logs = [_log(place, form, weights) for form in reproduction.FORMS]
-    return "\n\n".join(
-        [
-            f"# {known.name}",
-            f"`rs_keras.models.pretrained({known.name!r})`: a LeNet (431,080 "
-            "parameters) from images [B, 28, 28, 1] in [0, 1] to 10 logits, "
-            f"to be smoothed with sigma = {known.sigma:g}. Apache-2.0.",
-            "## Data",
-            "The 60,000 training images of MNIST (LeCun, Cortes and Burges), "
-            "without augmentation. Certified on "
-            f"{len(logs[0]):,} of the 10,000 test images, spread over all of "
-            "them, which training did not see.",
-            "## Recipe",
-            _recipe(recipe, known.method),
-            "## Certified",
-            certified_table(
-                logs, [0.25 * i for i in range(11)], format="markdown"
-            ),
-            "Percent of the test images that are classified rightly and "
-            "certified at each L2 radius; ACR is the average certified radius. "
-            f"{_settings(logs[0])} `plain` is the papers' bound, `runner_up` "
-            "bounds the second class, too. `results/mnist/` holds the logs "
-            "image by image; they name the fingerprint of these weights, "
-            f"`{weights}`.",
-            "## Limits",
-            _LIMITS.replace("\n", " "),
-            "",
-        ]
+    radii = [0.25 * i for i in range(11)]
+    recipe = recipes.load(place / runs.RECIPE)
+    full = recipes.get(recipe.dataset, known.method, recipe.sigma)
+    arguments = [f"{k} = {v}" for k, v in recipe.trainer.items() if k != "name"]
+    command, length = _command_and_length(recipe, full)
+    return _TEMPLATE.read_text(encoding="utf-8").format(
+        known=known,
+        examples=len(logs[0]),
+        command=command,
+        arguments=f" ({', '.join(arguments)})" if arguments else "",
+        length=length,
+        recipe=recipe,
+        drops=", ".join(map(str, recipe.schedule["drops"])),
+        teacher=_teacher(recipe.teacher, full.teacher),
+        table=certified_table(logs, radii, format="markdown"),
+        settings=logs[0].settings,
+        weights=weights,
     )
 
 
@@ -118,10 +100,9 @@ def _log(folder: Path, form: str, weights: str | None) -> CertificationLog:
     return log
 
 
-def _recipe(recipe: Recipe, method: str) -> str:
-    full = recipes.get(recipe.dataset, method, recipe.sigma)
-    command = f"rs-keras reproduce mnist --sigma {recipe.sigma} "
-    command += f"--methods {method}"
+def _command_and_length(recipe: Recipe, full: Recipe) -> tuple[str, str]:
+    """Returns a training's command, and its length beside the papers'."""
+    command = f"--sigma {recipe.sigma} --methods {full.method}"
     length = f"{recipe.epochs} epochs"
     if recipes.is_cut(recipe):
         length = f"stopped after {length} of the command's {full.epochs}"
@@ -131,38 +112,15 @@ def _recipe(recipe: Recipe, method: str) -> str:
     if recipe.dtype != full.dtype:
         command += f" --dtype {recipe.dtype}"
         length += f" in {recipe.dtype} (published: {full.dtype})"
-    arguments = ", ".join(
-        f"{key} = {value}"
-        for key, value in recipe.trainer.items()
-        if key != "name"
-    )
-    name = f"`{recipe.trainer['name']}`"
-    return (
-        f"`{command}`: {f'{name} ({arguments})' if arguments else name}, "
-        f"{length} of batch {recipe.batch_size}, SGD with rate "
-        f"{recipe.optimizer['learning_rate']} times "
-        f"{recipe.schedule['factor']} from each of the epochs "
-        f"{', '.join(map(str, recipe.schedule['drops']))} on, momentum "
-        f"{recipe.optimizer['momentum']}, weight decay "
-        f"{recipe.optimizer['weight_decay']}, seed {recipe.seed}."
-        f"{_teacher(recipe.teacher, full.teacher)}"
-    )
+    return command, length
 
 
-def _teacher(told: Mapping[str, Any], published: Mapping[str, Any]) -> str:
+def _teacher(teacher: Mapping[str, Any], published: Mapping[str, Any]) -> str:
     """Says where the soft labels are from."""
-    if not told:
+    if not teacher:
         return ""
     return (
-        f" Soft labels: {told['n']:,} votes an image (published: "
-        f"{published['n']:,}) of a Gaussian network, sigma {told['sigma']:g}, "
-        f"{told['epochs']} epochs."
-    )
-
-
-def _settings(log: CertificationLog) -> str:
-    told = log.settings
-    return (
-        f"n0 = {told['n0']}, n = {told['n']:,}, alpha = {told['alpha']} for "
-        "each image by itself."
+        f" Soft labels: {teacher['n']:,} votes an image (published: "
+        f"{published['n']:,}) of a Gaussian network, sigma "
+        f"{teacher['sigma']:g}, {teacher['epochs']} epochs."
     )

@@ -1,4 +1,4 @@
-"""Runs against each other and against the authors' logs, image by image."""
+"""Paired comparisons of runs, among themselves and with the authors' logs."""
 
 import dataclasses
 import json
@@ -11,17 +11,8 @@ from rs_keras._atomic_files import written_whole
 from rs_keras.logs.comparison import Comparison
 from rs_keras.logs.comparison import compare_acr
 from rs_keras.logs.log import CertificationLog
-from rs_keras.trainers.reproduction.mnist import ABLATED
-from rs_keras.trainers.reproduction.mnist import BASE
-from rs_keras.trainers.reproduction.mnist import ablation
-from rs_keras.trainers.reproduction.mnist import method_of
-from rs_keras.trainers.reproduction.mnist import only
-from rs_keras.trainers.reproduction.published import AUTHORS_N
-from rs_keras.trainers.reproduction.published import CLAIMS
-from rs_keras.trainers.reproduction.published import EQUAL
-from rs_keras.trainers.reproduction.published import PUBLISHED
-from rs_keras.trainers.reproduction.published import reference_log
-from rs_keras.trainers.reproduction.published import seeds
+from rs_keras.trainers.reproduction import mnist
+from rs_keras.trainers.reproduction import published as papers
 from rs_keras.trainers.reproduction.results import Run
 
 # Below this many images a bootstrap interval is too narrow to trust.
@@ -39,7 +30,7 @@ class Pair:
         second: The other.
         published: How much larger the second's ACR is in the papers.
         seeds: What two training seeds can make.
-        found: The second against the first; its interval is about images.
+        comparison: The second against the first; its interval is about images.
         low: Lower end of the interval that is about seeds, too.
         high: Upper end of it.
         holds: True, False, or None where it is not told; see `pair`.
@@ -49,7 +40,7 @@ class Pair:
     second: Run
     published: float
     seeds: float
-    found: Comparison
+    comparison: Comparison
     low: float
     high: float
     holds: bool | None
@@ -73,19 +64,21 @@ def against_authors(run: Run, references: str | Path) -> Comparison | None:
         None where there is no log of the authors', or ours is of another n,
         which bounds the radii otherwise.
     """
-    theirs = reference_log(references, run.sigma, run.name)
-    if theirs is None or run.n != AUTHORS_N:
+    theirs = papers.reference_log(references, run.sigma, run.name)
+    if theirs is None or run.n != papers.AUTHORS_N:
         return None
-    theirs = only(theirs, run.plain.idx)
-    found = compare(theirs, dataclasses.replace(run.plain, name="rs-keras"))
+    theirs = mnist.only(theirs, run.plain.idx)
+    comparison = compare(
+        theirs, dataclasses.replace(run.plain, name="rs-keras")
+    )
     kept = {
-        **dataclasses.asdict(found),
+        **dataclasses.asdict(comparison),
         "authors_acr": theirs.acr(),
         "model": run.plain.settings.get("model"),
     }
     with written_whole(run.folder / AGAINST) as part:
         part.write_text(json.dumps(kept, indent=2) + "\n")
-    return found
+    return comparison
 
 
 def compare(first: CertificationLog, second: CertificationLog) -> Comparison:
@@ -98,7 +91,9 @@ def compare(first: CertificationLog, second: CertificationLog) -> Comparison:
     Raises:
         ValueError: As `compare_acr`; sharing no image is holding none.
     """
-    return compare_acr(only(first, second.idx), only(second, first.idx))
+    return compare_acr(
+        mnist.only(first, second.idx), mnist.only(second, first.idx)
+    )
 
 
 def order(runs: Iterable[Run]) -> list[Pair]:
@@ -111,7 +106,9 @@ def order(runs: Iterable[Run]) -> list[Pair]:
         Those of all that have a published ACR, have as much of their
         schedules behind them, and the same n; the lower one first.
     """
-    listed = [run for run in runs if run.name in PUBLISHED.get(run.sigma, {})]
+    listed = [
+        run for run in runs if run.name in papers.PUBLISHED.get(run.sigma, {})
+    ]
     return [
         pair(low, high, _published(high) - _published(low))
         for low, high in combinations(sorted(listed, key=_published), 2)
@@ -120,7 +117,7 @@ def order(runs: Iterable[Run]) -> list[Pair]:
 
 
 def _published(run: Run) -> float:
-    return PUBLISHED[run.sigma][run.name]
+    return papers.PUBLISHED[run.sigma][run.name]
 
 
 def ablations(runs: Iterable[Run]) -> list[Pair]:
@@ -129,20 +126,19 @@ def ablations(runs: Iterable[Run]) -> list[Pair]:
     Args:
         runs: Ablations, and the method that they change.
     """
-    here = {run.name: run for run in runs}
-    found = []
-    for claim in CLAIMS:
-        second = here.get(ablation(claim.second))
-        names = [ablation(claim.first)]
+    by_name = {run.name: run for run in runs}
+    listed = []
+    for claim in papers.CLAIMS:
+        second = by_name.get(mnist.ablation(claim["second"]))
+        names = [mnist.ablation(claim["first"])]
         # In full, the base is a method of the table.
-        names += [ABLATED] if claim.first == BASE else []
-        firsts = [here[name] for name in names if name in here]
-        if second is None or not firsts:
-            continue
-        alike = [run for run in firsts if run.extent == second.extent]
-        if alike:
-            found.append(pair(alike[0], second, claim.published))
-    return found
+        names += [mnist.ABLATED] if claim["first"] == mnist.BASE else []
+        for first in map(by_name.get, names):
+            if first and second and first.extent == second.extent:
+                published = claim["acr"][1] - claim["acr"][0]
+                listed.append(pair(first, second, published))
+                break
+    return listed
 
 
 def pair(first: Run, second: Run, published: float) -> Pair:
@@ -166,30 +162,29 @@ def pair(first: Run, second: Run, published: float) -> Pair:
         second: The other.
         published: How much larger the second's ACR is in the papers.
     """
-    found = compare(first.plain, second.plain)
-    told = first.extent == second.extent and found.examples >= _FEWEST
-    by_seeds = seeds(first.sigma, method_of(first.name), method_of(second.name))
-    below = math.hypot(found.difference - found.low, by_seeds)
-    above = math.hypot(found.high - found.difference, by_seeds)
-    low, high = found.difference - below, found.difference + above
-    if abs(published) > by_seeds:
-        holds = _on_the_side(low, high, published)
-    else:
-        holds = _within(low, high, EQUAL * first.sigma)
-    return Pair(
-        first,
-        second,
-        published,
-        by_seeds,
-        found,
-        low,
-        high,
-        holds if told else None,
+    comparison = compare(first.plain, second.plain)
+    enough = comparison.examples >= _FEWEST
+    told = first.extent == second.extent and enough
+    by_seeds = papers.seeds(
+        first.sigma, mnist.method_of(first.name), mnist.method_of(second.name)
     )
-
-
-def _on_the_side(low: float, high: float, published: float) -> bool | None:
-    return None if low <= 0 <= high else (low > 0) == (published > 0)
+    middle = comparison.difference
+    low = middle - math.hypot(middle - comparison.low, by_seeds)
+    high = middle + math.hypot(comparison.high - middle, by_seeds)
+    if abs(published) > by_seeds:
+        holds = None if low <= 0 <= high else (low > 0) == (published > 0)
+    else:
+        holds = _within(low, high, papers.EQUAL * first.sigma)
+    return Pair(
+        first=first,
+        second=second,
+        published=published,
+        seeds=by_seeds,
+        comparison=comparison,
+        low=low,
+        high=high,
+        holds=holds if told else None,
+    )
 
 
 def _within(low: float, high: float, equal: float) -> bool | None:

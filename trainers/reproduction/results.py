@@ -1,7 +1,6 @@
 """The runs of a results folder, each read once."""
 
 from collections.abc import Iterable
-from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +8,8 @@ from pathlib import Path
 from rs_keras.logs.log import CertificationLog
 from rs_keras.trainers.recipes import registry as recipes
 from rs_keras.trainers.recipes.recipe import Recipe
-from rs_keras.trainers.reproduction.mnist import BASE
-from rs_keras.trainers.reproduction.mnist import ablation
-from rs_keras.trainers.reproduction.mnist import folder_of
-from rs_keras.trainers.reproduction.mnist import logs_of
-from rs_keras.trainers.reproduction.mnist import recipe_of
-from rs_keras.trainers.reproduction.published import ABLATIONS
-from rs_keras.trainers.reproduction.published import AUTHORS_N
-from rs_keras.trainers.reproduction.published import PUBLISHED
+from rs_keras.trainers.reproduction import mnist
+from rs_keras.trainers.reproduction import published
 from rs_keras.trainers.runs import training as runs
 
 
@@ -49,11 +42,6 @@ class Run:
         return Path(self.name).name
 
     @property
-    def epochs(self) -> int:
-        """Those of its recipe."""
-        return self.recipe.epochs
-
-    @property
     def n(self) -> int:
         """Draws an image."""
         return self.plain.settings["n"]
@@ -66,12 +54,12 @@ class Run:
     @property
     def extent(self) -> tuple[float, bool, int]:
         """How much of which schedule, and n: runs alike in it compare."""
-        return self.epochs / self.full_epochs, self.is_cut, self.n
+        return self.recipe.epochs / self.full_epochs, self.is_cut, self.n
 
     @property
     def is_full(self) -> bool:
         """Whether schedule and n are the papers'."""
-        return self.extent == (1.0, False, AUTHORS_N)
+        return self.extent == (1.0, False, published.AUTHORS_N)
 
 
 def read(root: str | Path, sigma: float, name: str) -> Run | None:
@@ -82,8 +70,8 @@ def read(root: str | Path, sigma: float, name: str) -> Run | None:
         sigma: Of the noise.
         name: A method, or of `reproduction.ablation`.
     """
-    folder = folder_of(root, sigma, name)
-    logs = logs_of(folder)
+    folder = mnist.folder_of(root, sigma, name)
+    logs = mnist.logs_of(folder)
     path = folder / runs.RECIPE
     if not (path.is_file() and logs and all(map(len, logs.values()))):
         return None
@@ -92,7 +80,7 @@ def read(root: str | Path, sigma: float, name: str) -> Run | None:
         sigma=sigma,
         folder=folder,
         recipe=recipes.load(path),
-        full_epochs=recipe_of(name, sigma).epochs,
+        full_epochs=mnist.recipe_of(name, sigma).epochs,
         **{form: replace(log, name=folder.name) for form, log in logs.items()},
     )
 
@@ -104,11 +92,11 @@ def read_methods(root: str | Path, sigma: float) -> list[Run]:
         root: The results folder.
         sigma: Of the noise.
     """
-    listed = list(PUBLISHED.get(sigma, {}))
+    listed = list(published.PUBLISHED.get(sigma, {}))
     known = set(recipes.methods("mnist")).difference(listed)
-    found = sorted(path.name for path in folder_of(root, sigma, "").glob("*"))
-    names = [*listed, *(name for name in found if name in known)]
-    return list(_read(root, sigma, names))
+    folders = sorted(mnist.folder_of(root, sigma, "").glob("*"))
+    names = [*listed, *(p.name for p in folders if p.name in known)]
+    return _read_all(root, sigma, names)
 
 
 def read_ablations(root: str | Path, sigma: float) -> list[Run]:
@@ -120,13 +108,11 @@ def read_ablations(root: str | Path, sigma: float) -> list[Run]:
     """
     if sigma != 1.0:
         return []
-    return list(_read(root, sigma, map(ablation, (BASE, *ABLATIONS))))
+    names = map(mnist.ablation, (mnist.BASE, *published.ABLATIONS))
+    return _read_all(root, sigma, names)
 
 
-def _read(
+def _read_all(
     root: str | Path, sigma: float, names: Iterable[str]
-) -> Iterator[Run]:
-    for name in names:
-        run = read(root, sigma, name)
-        if run is not None:
-            yield run
+) -> list[Run]:
+    return [run for name in names if (run := read(root, sigma, name))]

@@ -1,6 +1,7 @@
-"""The results folder of `rs-keras reproduce`, as tables beside the papers'."""
+"""The tables of a results folder, in Markdown, beside the papers' numbers."""
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -23,66 +24,16 @@ from rs_keras.trainers.reproduction.results import Run
 from rs_keras.trainers.reproduction.results import read_ablations
 from rs_keras.trainers.reproduction.results import read_methods
 
-_TITLE = "# Results on MNIST"
-
-_INTRO = (
-    "Made by `rs-keras reproduce mnist --sigma SIGMA`, which prints each table "
-    "(a run that is done is printed, not repeated; another `--out` repeats "
-    "it): LeNet, test images by their original numbers (1,000: every 10th; "
-    "500: every 20th), n0 = 100, alpha = 0.001, one training seed (0), not "
-    "chosen among several."
+_TEXTS = tomllib.loads(
+    Path(__file__).with_name("results_page.toml").read_text(encoding="utf-8")
 )
-_COLUMNS = (
-    "`method`: `smoothmix` and `smoothmix_onestep` have eta = 5, the latter "
-    "with the one-step adversary, `smoothmix_T1` has (alpha, T) = (8, 1) and "
-    "eta = 1; each run's `recipe.json` has all of its settings.",
-    "`epochs`: of the papers' schedule. A shorter one (`--epochs`) has its "
-    "learning-rate drops and its warm-up scaled to it; 'the first N of M' is a "
-    "training on the whole schedule that was stopped after N. mixed_bfloat16: "
-    "the training, and its teacher, computed in bfloat16 with weights in "
-    "float32 (`--dtype`); without it in float32, as the authors'. Certificates "
-    "are about the network in float32 everywhere.",
-    "`test images`: fewer than all where certification was stopped; those done "
-    "are spread over the file. Where the run's `model.keras` is there, the "
-    "command above, with `--epochs` as in the row, certifies the rest.",
-    "`ACR`: the average certified radius by the papers' bound (`plain.tsv`), "
-    "with its standard error. The last column bounds the second class, too "
-    "(`runner_up.tsv`), from the same counts.",
-    "`published`: the papers' ACR over the whole test set; that of `catrs` is "
-    "from the authors' log.",
-    "`authors' log` and `difference`: paired, on the same images "
-    "(`--references`). The interval is about the choice of images, not about "
-    "training seeds.",
-)
-_RULE = (
-    "How pairs are judged: on the images that both logs hold. `seeds` is the "
-    "difference that two training seeds alone can make: twice its standard "
-    "deviation, from the deviations over seeds in SmoothMix's table 5 (whole "
-    "schedules). `smoothmix_T1`, its ablations and `catrs` are not in that "
-    "table, and get the largest deviation of any SmoothMix there. `with seeds` "
-    "is the interval about images and seeds (their variances add). A published "
-    "difference larger than `seeds` holds (`yes`; in part, `as published`) if "
-    "this whole interval has its sign, and does not (`no`; in part, "
-    "`reversed`) if it has the other. A smaller one counts as equality: it "
-    f"holds if the whole interval lies within {EQUAL} sigma of 0, and does not "
-    "if all of it lies outside. All else is `not told`, and so is any pair "
-    "with fewer than 100 images. Each interval is 95 % by itself."
-)
-_IN_PART = (
-    " These runs had part of their schedule (both of a pair the same part), or "
-    f"fewer draws than the papers' {AUTHORS_N:,}, which bound large radii "
-    "lower. The papers publish nothing of such runs: what differs after a "
-    "whole schedule need not differ after a part."
-)
-_WORDS = {
+_TITLE = _TEXTS["title"]
+_DIFFERENCE = "{difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+_RULE = _TEXTS["rule"].format(equal=EQUAL)
+_HOLDS = {
     True: {True: "yes", False: "no", None: "not told"},
     False: {True: "as published", False: "reversed", None: "not told"},
 }
-_ABLATIONS_INTRO = (
-    "SmoothMix with (alpha, T) = (8, 1), eta = 1 and m = 4 (`base`; in full, "
-    "`smoothmix_T1`), and one change: eta, m, or T at alpha T = 8. The paper "
-    "varies eta and m at T = 8."
-)
 
 
 def _against(run: Run) -> dict[str, Any] | None:
@@ -99,33 +50,35 @@ def table(runs: Iterable[Run]) -> str:
     Args:
         runs: In the order of the table.
     """
-    lines = [
-        "| method | epochs | test images | n | ACR | published | "
-        "authors' log, same images | difference, 95 % | "
-        "ACR, runner-up bound |",
-        f"|{' --- |' * 9}",
-    ]
+    rows = []
     for run in runs:
-        whole = len(range(0, TEST_IMAGES, run.plain.settings["skip"]))
+        images = len(range(0, TEST_IMAGES, run.plain.settings["skip"]))
         published = PUBLISHED.get(run.sigma, {}).get(run.name)
-        cells = [
+        against = _against(run)
+        row = [
             run.label,
             _length(run),
-            f"{len(run.plain):,} of {whole:,}",
+            f"{len(run.plain):,} of {images:,}",
             f"{run.n:,}",
             f"{run.plain.acr():.3f} ± {_standard_error(run.plain):.3f}",
             "-" if published is None else f"{published:.3f}",
-            *_against_cells(_against(run)),
+            f"{against['authors_acr']:.3f}" if against else "-",
+            _DIFFERENCE.format(**against) if against else "-",
             f"{run.runner_up.acr():.3f}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(row)
+    return _markdown(_TEXTS["run_columns"], rows)
+
+
+def _markdown(columns: list[str], rows: Iterable[list[str]]) -> str:
+    rule = ["---"] * len(columns)
+    return "\n".join(f"| {' | '.join(r)} |" for r in (columns, rule, *rows))
 
 
 def _length(run: Run) -> str:
     """How much of its schedule it had, and in which type, if in another."""
     first = "the first " if run.is_cut else ""
-    length = f"{first}{run.epochs} of {run.full_epochs}"
+    length = f"{first}{run.recipe.epochs} of {run.full_epochs}"
     policy = run.recipe.dtype
     return length if policy == "float32" else f"{length}, {policy}"
 
@@ -136,58 +89,36 @@ def _standard_error(log: CertificationLog) -> float:
     return float(np.std(radii) / np.sqrt(max(1, len(log) - 1)))
 
 
-def _against_cells(against: dict[str, Any] | None) -> tuple[str, str]:
-    if against is None:
-        return "-", "-"
-    return (
-        f"{against['authors_acr']:.3f}",
-        _difference(against["difference"], against["low"], against["high"]),
-    )
-
-
-def _difference(value: float, low: float, high: float) -> str:
-    return f"{value:+.3f} {_interval(low, high)}"
-
-
-def _interval(low: float, high: float) -> str:
-    return f"[{low:+.3f}, {high:+.3f}]"
-
-
-def pairs_table(found: Iterable[Pair]) -> str:
+def pairs_table(listed: Iterable[Pair]) -> str:
     """Lays pairs of runs out as Markdown.
 
     Args:
-        found: Of `pairs.order` or `ablations`.
+        listed: Of `pairs.order` or `ablations`.
     """
-    lines = [
-        "| second against first | epochs | test images | n | published | "
-        "seeds | difference, 95 % | with seeds, 95 % | holds |",
-        f"|{' --- |' * 9}",
-    ]
-    for pair in found:
+    rows = []
+    for pair in listed:
         both = pair.second, pair.first
-        comparison = pair.found
-        cells = [
+        row = [
             " against ".join(run.label for run in both),
             _once(map(_length, both)),
-            f"{comparison.examples:,}",
+            f"{pair.comparison.examples:,}",
             _once(f"{run.n:,}" for run in both),
             f"{pair.published:+.3f}",
             f"{pair.seeds:.3f}",
-            _difference(comparison.difference, comparison.low, comparison.high),
-            _interval(pair.low, pair.high),
-            _WORDS[pair.is_full][pair.holds],
+            _DIFFERENCE.format(**vars(pair.comparison)),
+            f"[{pair.low:+.3f}, {pair.high:+.3f}]",
+            _HOLDS[pair.is_full][pair.holds],
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(row)
+    return _markdown(_TEXTS["pair_columns"], rows)
 
 
-def _summary(found: Sequence[Pair]) -> str:
+def _summary(listed: Sequence[Pair]) -> str:
     """How many pairs hold, do not, and are not told; all full, or none."""
-    counts = Counter(pair.holds for pair in found)
-    words = _WORDS[found[0].is_full].items()
+    counts = Counter(pair.holds for pair in listed)
+    words = _HOLDS[listed[0].is_full].items()
     told = ", ".join(f"{counts[holds]} {word}" for holds, word in words)
-    return f"{len(found)} pair{'s' * (len(found) > 1)}: {told}."
+    return f"{len(listed)} pair{'s' * (len(listed) > 1)}: {told}."
 
 
 def _once(words: Iterable[str]) -> str:
@@ -201,14 +132,18 @@ def report(root: str | Path) -> str:
     Args:
         root: The results folder.
     """
-    sections = [part for sigma in PUBLISHED for part in _section(root, sigma)]
-    columns = "\n".join(f"- {column}" for column in _COLUMNS)
-    parts = [_TITLE, _INTRO, columns]
+    sections = []
+    for sigma in PUBLISHED:
+        parts = tables(root, sigma)
+        if parts:
+            sections += [f"## sigma = {sigma:.2f}", *parts]
+    columns = "\n".join(f"- {column}" for column in _TEXTS["columns"])
+    page = [_TITLE, _TEXTS["intro"], columns]
     # The rule is the same of every sigma, so a page of several says it once.
     if _RULE in sections:
-        parts.append(_RULE)
-    parts += [part for part in sections if part != _RULE]
-    return "\n\n".join(parts) + "\n"
+        page.append(_RULE)
+    page += [part for part in sections if part != _RULE]
+    return "\n\n".join(page) + "\n"
 
 
 def write_report(root: str | Path) -> None:
@@ -250,11 +185,6 @@ def check_own(root: str | Path) -> None:
         )
 
 
-def _section(root: str | Path, sigma: float) -> list[str]:
-    parts = tables(root, sigma)
-    return [f"## sigma = {sigma:.2f}", *parts] if parts else []
-
-
 def tables(root: str | Path, sigma: float) -> list[str]:
     """Returns what a results folder holds for a sigma, in Markdown.
 
@@ -265,22 +195,22 @@ def tables(root: str | Path, sigma: float) -> list[str]:
     runs = read_methods(root, sigma)
     order = pairs.order(runs)
     changed = pairs.ablations([*read_ablations(root, sigma), *runs])
-    parts = []
-    if runs:
-        parts += [table(runs), *notes(runs)]
+    parts = [table(runs), *notes(runs)] if runs else []
     parts += _pairs("Order of the methods", "", order)
-    parts += _pairs("Ablations", f" {_ABLATIONS_INTRO}", changed)
+    parts += _pairs("Ablations", f" {_TEXTS['ablations']}", changed)
     if changed:
-        compared = [
-            run for pair in changed for run in (pair.first, pair.second)
-        ]
-        parts.append(table({run.name: run for run in compared}.values()))
+        compared = {
+            run.name: run
+            for pair in changed
+            for run in (pair.first, pair.second)
+        }
+        parts.append(table(compared.values()))
     if order or changed:
         parts.append(_RULE)
     return parts
 
 
-def notes(runs: Iterable[Run]) -> list[str]:
+def notes(runs: Sequence[Run]) -> list[str]:
     """Returns what must be known of the rows of `table`, in Markdown.
 
     Which differences to the authors' logs are more than other images can make,
@@ -289,20 +219,17 @@ def notes(runs: Iterable[Run]) -> list[str]:
     Args:
         runs: Those of the table.
     """
-    listed = list(runs)
-    kept = {run.label: _against(run) for run in listed}
-    apart = [
-        f"`{name}`"
-        for name, found in kept.items()
-        if found and (found["low"] > 0 or found["high"] < 0)
-    ]
-    votes = {run.label: run.recipe.teacher.get("n") for run in listed}
-    parts = [
-        f"The soft labels of `{name}` are of {count:,} votes an image, the "
-        f"authors' of {AUTHORS_VOTES:,}."
-        for name, count in votes.items()
-        if count not in (None, AUTHORS_VOTES)
-    ]
+    parts, apart = [], []
+    for run in runs:
+        votes = run.recipe.teacher.get("n", AUTHORS_VOTES)
+        if votes != AUTHORS_VOTES:
+            parts.append(
+                f"The soft labels of `{run.label}` are of {votes:,} votes an "
+                f"image, the authors' of {AUTHORS_VOTES:,}."
+            )
+        against = _against(run)
+        if against and not against["low"] <= 0 <= against["high"]:
+            apart.append(f"`{run.label}`")
     if apart:
         parts.append(
             "Differences to the authors' logs whose interval leaves out 0: "
@@ -311,14 +238,12 @@ def notes(runs: Iterable[Run]) -> list[str]:
     return parts
 
 
-def _pairs(title: str, intro: str, found: Sequence[Pair]) -> list[str]:
+def _pairs(title: str, intro: str, listed: Sequence[Pair]) -> list[str]:
     """A section a kind of pair: of whole runs, and of parts of them."""
+    in_part = f" {_TEXTS['in_part'].format(authors_n=AUTHORS_N)}"
     parts = []
-    for is_full, more, note in (
-        (True, "", ""),
-        (False, ", in part", _IN_PART),
-    ):
-        kind = [pair for pair in found if pair.is_full is is_full]
+    for is_full, more, note in ((True, "", ""), (False, ", in part", in_part)):
+        kind = [pair for pair in listed if pair.is_full is is_full]
         if kind:
             parts += [
                 f"### {title}{more}",

@@ -1,4 +1,4 @@
-"""The state of callbacks: what a snapshot of a run keeps of them."""
+"""The states of callbacks, as a snapshot of a run keeps them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +8,12 @@ import keras
 import numpy as np
 
 from rs_keras._atomic_files import written_whole
+from rs_keras.trainers.runs.snapshot_file import typed
 
 Callbacks = Sequence[keras.callbacks.Callback]
 
-# What Keras' callbacks change along the way. Not all that they hold: some of
-# their settings are changed on first use, and would be changed again.
+# The attributes that Keras' callbacks change during training, but for settings
+# that they change on first use: those would be changed again.
 _KEPT: dict[type, tuple[str, ...]] = {
     keras.callbacks.History: ("epoch", "history"),
     keras.callbacks.EarlyStopping: (
@@ -44,7 +45,10 @@ def gather(
             key = f"callbacks/{number}/{name}"
             state[name] = _packed(getattr(callback, name, None), key, arrays)
         if isinstance(callback, keras.callbacks.CSVLogger):
-            state |= _file_of(callback)
+            # What the log holds: rows after a snapshot have to go again.
+            log = Path(callback.filename)
+            text = log.read_bytes().decode() if log.exists() else ""
+            state |= {"text": text, "keys": callback.keys}
         states.append(state)
     return states, arrays
 
@@ -55,12 +59,12 @@ def check(callbacks: Callbacks, states: list[dict[str, Any]]) -> None:
     Raises:
         ValueError: If these are not the callbacks of the snapshot.
     """
-    found = [type(callback).__name__ for callback in callbacks]
+    given = [type(callback).__name__ for callback in callbacks]
     wanted = [state["class"] for state in states]
-    if found != wanted:
+    if given != wanted:
         raise ValueError(
             "`callbacks` must be those of the snapshot: "
-            f"{', '.join(wanted)}. Received: {', '.join(found)}"
+            f"{', '.join(wanted)}. Received: {', '.join(given)}"
         )
 
 
@@ -77,24 +81,12 @@ def restore(
             _rewind(callback, state)
 
 
-def typed(array: np.ndarray, dtype: Any) -> np.ndarray:
-    """Returns an array of a file as it was written.
-
-    NumPy's files know bfloat16 as two bytes without a meaning.
-
-    Args:
-        array: Of an .npz file.
-        dtype: That it had.
-    """
-    return array.view(dtype) if array.dtype.kind == "V" else array
-
-
 def close(callbacks: Callbacks) -> None:
     """Closes the files that a run leaves open when it ends in an error."""
     for callback in callbacks:
-        if isinstance(callback, keras.callbacks.CSVLogger):
-            if callback.csv_file is not None:
-                callback.csv_file.close()
+        is_log = isinstance(callback, keras.callbacks.CSVLogger)
+        if is_log and callback.csv_file is not None:
+            callback.csv_file.close()
 
 
 def _names(callback: keras.callbacks.Callback) -> tuple[str, ...]:
@@ -130,15 +122,6 @@ def _unpacked(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         return {k: _unpacked(v, arrays) for k, v in value["dict"].items()}
     return value
-
-
-def _file_of(logger: keras.callbacks.CSVLogger) -> dict[str, Any]:
-    """Returns what a CSV log holds: rows after a snapshot have to go again."""
-    path = Path(logger.filename)
-    return {
-        "text": path.read_bytes().decode() if path.exists() else "",
-        "keys": logger.keys,
-    }
 
 
 def _rewind(logger: keras.callbacks.CSVLogger, state: dict[str, Any]) -> None:

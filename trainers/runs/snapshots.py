@@ -1,4 +1,4 @@
-"""Training that may be killed at any moment and goes on as if it never was.
+"""Training that can be interrupted anywhere and resumes bit for bit.
 
 `fit` trains a compiled trainer for a number of epochs and keeps one file, the
 snapshot: every weight and moving statistic, the optimiser's slots, the running
@@ -13,8 +13,6 @@ and tells the others what they hold when a run begins.
 """
 
 import contextlib
-import io
-import json
 import os
 import signal
 import threading
@@ -25,27 +23,24 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from rs_keras import distribution
-from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_count
 from rs_keras._checks import check_not_negative
 from rs_keras.logs.file_format import differences
 from rs_keras.logs.file_format import json_values
 from rs_keras.trainers.base import SmoothTrainer
 from rs_keras.trainers.runs import callback_states
+from rs_keras.trainers.runs import snapshot_file
 
 Passes = Callable[[int, int], tf.data.Dataset]
 
-_FORMAT = 2
-
 # How often workers ask each other whether to stop or to take a snapshot.
-_SECONDS_BETWEEN_WORDS = 1.0
+_SECONDS_BETWEEN_MESSAGES = 1.0
 
 
 def fit(
@@ -125,7 +120,8 @@ def fit(
     run = _Run(trainer, Path(path), json_values(settings or {}), every_seconds)
     first = passes(0, 0)
     run.build(first)
-    steps = steps or int(first.cardinality())
+    known = int(first.cardinality())
+    steps = steps or known
     if steps < 1:
         raise ValueError(
             "`steps` must be given for data that do not tell their length. "
@@ -154,7 +150,7 @@ def fit(
                     epochs=run.epoch + 1,
                     # The passes are shuffled; Keras warns that it will not.
                     shuffle=False,
-                    steps_per_epoch=_if_unknown(first, steps - run.step),
+                    steps_per_epoch=steps - run.step if known < 0 else None,
                     validation_data=validation_data,
                     callbacks=each,
                     verbose=verbose,
@@ -163,10 +159,6 @@ def fit(
     finally:
         callback_states.close(watched)
     return history
-
-
-def _if_unknown(data: tf.data.Dataset, steps: int) -> int | None:
-    return steps if int(data.cardinality()) < 0 else None
 
 
 class _OneRun(keras.callbacks.CallbackList):
@@ -221,9 +213,9 @@ class _Run(keras.callbacks.Callback):
         self._metrics: list[np.ndarray] = []
         self._taken = time.monotonic()
         self._asked_to_stop = False
-        # When workers last spoke with each other: the step, and its time.
-        self._spoke = (0, time.monotonic())
-        self._speak_at = 0
+        # When workers last agreed: the step, and its time; and when to again.
+        self._agreed_at = (0, time.monotonic())
+        self._agree_next = 0
 
     @property
     def is_over(self) -> bool:
@@ -261,40 +253,40 @@ class _Run(keras.callbacks.Callback):
                 "settings": self.settings,
                 "epochs": self.params["epochs"],
                 "steps": steps,
-                # When they speak to each other follows from it.
+                # When they ask each other follows from it.
                 "every_seconds": self.every_seconds,
             },
         )
-        found = distribution.everywhere(
-            self.strategy, lambda: self._found(resume)
+        data = distribution.everywhere(
+            self.strategy, lambda: self._existing(resume)
         )
-        found = distribution.from_chief(self.strategy, found)
-        if found is None:
+        data = distribution.from_chief(self.strategy, data)
+        if data is None:
             each.begin()
             return
-        arrays, state = _read(self.path, found)
+        arrays, state = snapshot_file.read(self.path, data)
         self._check(state)
         groups = self._variables()
+        metrics = groups.pop("metrics")
         callback_states.check(watched, state["callbacks"])
         each.begin()
-        _assign(groups["model"], arrays, "model")
-        _assign(groups["optimizer"], arrays, "optimizer")
+        snapshot_file.assign(groups, arrays)
         callback_states.restore(watched, state["callbacks"], arrays)
         self.epoch, self.step = state["epoch"], state["step"]
         self.stopped = state["stopped"]
         # Between epochs they hold what the last evaluation left.
         if self.step:
-            metrics = enumerate(groups["metrics"])
-            self._metrics = [arrays[f"metrics/{i}"] for i, _ in metrics]
+            self._metrics = [
+                arrays[f"metrics/{i}"] for i in range(len(metrics))
+            ]
 
-    def _found(self, resume: bool) -> bytes | None:
+    def _existing(self, resume: bool) -> bytes | None:
         """Returns the snapshot that the chief finds, None where there is none.
 
         Others do not look: what lies there may be older, or not theirs.
         """
-        if not distribution.member_of(self.strategy).is_chief:
-            return None
-        if not self.path.exists():
+        is_chief = distribution.member_of(self.strategy).is_chief
+        if not (is_chief and self.path.exists()):
             return None
         if not resume:
             raise FileExistsError(
@@ -316,7 +308,7 @@ class _Run(keras.callbacks.Callback):
                 f"{self.path} was taken of a {state['trainer']} and cannot be "
                 f"resumed by a {method}"
             )
-        if _kinds(self._variables()) != state["variables"]:
+        if snapshot_file.kinds_of(self._variables()) != state["variables"]:
             raise ValueError(
                 f"{self.path} does not fit this trainer: it has variables of "
                 "other shapes or types"
@@ -340,18 +332,18 @@ class _Run(keras.callbacks.Callback):
             variable.assign(value)
         self._metrics = []
         self._taken = time.monotonic()
-        self._spoke, self._speak_at = (self.step, self._taken), self.step
+        self._agreed_at, self._agree_next = (self.step, self._taken), self.step
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Takes a snapshot if it is time; after the last, the epoch does."""
         self.step = min(self._first + batch + 1, self._steps)
-        late, stop = self._agreed()
+        late, stop = self._agree()
         if self.step < self._steps and (late or stop):
             self.take()
             if stop:
                 raise KeyboardInterrupt
 
-    def _agreed(self) -> tuple[bool, bool]:
+    def _agree(self) -> tuple[bool, bool]:
         """Returns whether to take a snapshot and whether to stop now.
 
         Workers have to do both at the same step, and their clocks differ: they
@@ -361,16 +353,16 @@ class _Run(keras.callbacks.Callback):
         late = now - self._taken >= self.every_seconds
         if distribution.member_of(self.strategy).size == 1:
             return late, self._asked_to_stop
-        if self.step < self._speak_at:
+        if self.step < self._agree_next:
             return False, False
-        step, then = self._spoke
+        step, then = self._agreed_at
         pace = (now - then) / max(1, self.step - step)
         one_late, one_stops, slowest = distribution.largest(
             self.strategy, [late, self._asked_to_stop, pace]
         )
-        wait = min(_SECONDS_BETWEEN_WORDS, self.every_seconds)
-        self._spoke = (self.step, now)
-        self._speak_at = self.step + max(1, int(wait / max(slowest, 1e-6)))
+        wait = min(_SECONDS_BETWEEN_MESSAGES, self.every_seconds)
+        self._agreed_at = (self.step, now)
+        self._agree_next = self.step + max(1, int(wait / max(slowest, 1e-6)))
         return bool(one_late), bool(one_stops)
 
     def next_epoch(self, each: _OneRun) -> None:
@@ -391,28 +383,21 @@ class _Run(keras.callbacks.Callback):
         All workers read their variables, some of which are sums over them.
         """
         groups = self._variables()
-        arrays: dict[str, Any] = {
-            f"{name}/{i}": variable.numpy()
-            for name, group in groups.items()
-            for i, variable in enumerate(group)
-        }
+        arrays = snapshot_file.values_of(groups)
         self._taken = time.monotonic()
         if not distribution.member_of(self.strategy).is_chief:
             return
         callbacks, more = callback_states.gather(self._watched)
         state = {
-            "format": _FORMAT,
             "trainer": type(self.trainer).__name__,
             "settings": self.settings,
             "epoch": self.epoch,
             "step": self.step,
             "stopped": self.stopped,
             "callbacks": callbacks,
-            "variables": _kinds(groups),
+            "variables": snapshot_file.kinds_of(groups),
         }
-        arrays |= {"state": json.dumps(state), **more}
-        with written_whole(self.path) as temporary, temporary.open("wb") as f:
-            np.savez(f, **arrays)
+        snapshot_file.write(self.path, arrays | more, state)
         self._taken = time.monotonic()
 
     @contextlib.contextmanager
@@ -447,43 +432,6 @@ class _Run(keras.callbacks.Callback):
                 signal.signal(number, handler)
         if self._asked_to_stop:
             raise KeyboardInterrupt
-
-
-def _read(
-    path: Path, data: bytes
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the arrays and the state of a snapshot, the bytes at `path`.
-
-    Raises:
-        ValueError: If the file is none, or of another format.
-    """
-    try:
-        with np.load(io.BytesIO(data)) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        state = json.loads(str(arrays.pop("state")))
-        known = state["format"] == _FORMAT
-    except (ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise ValueError(f"{path} is no snapshot: {error}") from error
-    if not known:
-        raise ValueError(
-            f"{path} is a snapshot of another version of this package: format "
-            f"{state['format']}, not {_FORMAT}"
-        )
-    return arrays, state
-
-
-def _kinds(groups: Mapping[str, list[Any]]) -> dict[str, list]:
-    """Returns shapes and types of variables, as JSON has them."""
-    return {
-        name: [[list(v.shape), str(v.dtype)] for v in group]
-        for name, group in groups.items()
-    }
-
-
-def _assign(variables: list[Any], arrays: dict, group: str) -> None:
-    for i, variable in enumerate(variables):
-        wanted = variable.numpy().dtype
-        variable.assign(callback_states.typed(arrays[f"{group}/{i}"], wanted))
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,7 +8,6 @@ model.keras    the trainer, with the classifier in it, after each epoch
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,10 @@ RECIPE = "recipe.json"
 SNAPSHOT = "snapshot.npz"
 HISTORY = "history.csv"
 
-# What `Recipe.certify` leaves out.
+# The defaults of `Recipe.certify`.
 CERTIFY = {"every": 1, "examples": 200, "n": 1_000}
 
-# Evaluation keeps no activations: any size that fills the device will do.
+# Evaluation keeps no activations: any size that fills the device is fine.
 _VALIDATION_BATCH = 500
 
 
@@ -56,7 +55,7 @@ def train(
     strategy: tf.distribute.Strategy | None = None,
     verbose: Any = "auto",
 ) -> SmoothTrainer:
-    """Trains what a recipe says, into a folder; resumes bit for bit.
+    """Trains a recipe into a folder; resumes bit for bit.
 
     Args:
         recipe: What to train.
@@ -65,14 +64,13 @@ def train(
             without one begins it.
         data_dir: As in `rs_keras.datasets.load`.
         soft_labels: Distributions [N, num_classes], row i for example i of the
-            training split, for CATRS; as from `rs_keras.smoothed_labels`.
+            training split, for CATRS; see `rs_keras.smoothed_labels`.
         steps_per_execution: As in `keras.Model.compile`.
         every_seconds: Between two snapshots within an epoch, >= 0.
         callbacks: Further callbacks.
         strategy: Trains under this strategy, as from
             `rs_keras.distribution.strategy_of`. Of several workers, the chief
-            alone
-            writes and shows anything; the others need not see the folder.
+            alone writes and shows anything; the others need not see the folder.
         verbose: As in `keras.Model.fit`.
 
     Returns:
@@ -100,9 +98,15 @@ def train(
     ['history.csv', 'model.keras', 'recipe.json', 'snapshot.npz']
     """
 
+    is_chief = distribution.member_of(strategy).is_chief
+    place = Path(folder)
+
     def prepared() -> Passes:
-        if distribution.member_of(strategy).is_chief:
-            _check_unfinished(Path(folder))
+        if is_chief and is_finished(place) and not (place / SNAPSHOT).exists():
+            raise FileExistsError(
+                f"{place} holds a finished run without its snapshot, which "
+                "cannot go on: choose another folder"
+            )
         return Passes(recipe, data_dir, soft_labels)
 
     passes = distribution.everywhere(strategy, prepared)
@@ -112,26 +116,31 @@ def train(
         trainer = recipe.build(
             data_dir, steps_per_execution=steps_per_execution
         )
-    with _own_folder(strategy, Path(folder)) as place:
-        _fit(
+    # All workers save, because saving may need them all; one of them is read.
+    with contextlib.ExitStack() as stack:
+        if not is_chief:
+            temporary = tempfile.TemporaryDirectory()
+            place = Path(stack.enter_context(temporary))
+        snapshots.fit(
             trainer,
-            recipe,
             passes,
-            place,
-            data_dir,
-            callbacks,
+            recipe.epochs,
+            place / SNAPSHOT,
+            callbacks=[*_prepare(place, recipe, data_dir), *callbacks],
+            validation_data=_test_split(recipe, data_dir),
             settings=settings,
+            steps=passes.steps,
             every_seconds=every_seconds,
             resume=resume,
-            verbose=verbose if distribution.member_of(strategy).is_chief else 0,
+            verbose=verbose if is_chief else 0,
         )
     return trainer
 
 
 def is_finished(folder: str | Path) -> bool:
-    """Tells whether a folder holds a run that came to its end.
+    """Returns whether the run in a folder is finished.
 
-    Such a run needs no data and no snapshot any more to be certified.
+    A finished run can be certified without its data and its snapshot.
 
     Args:
         folder: Of the run.
@@ -151,39 +160,10 @@ def is_finished(folder: str | Path) -> bool:
     return lines == recipes.load(place / RECIPE).epochs + 1
 
 
-def _check_unfinished(folder: Path) -> None:
-    if is_finished(folder) and not (folder / SNAPSHOT).exists():
-        raise FileExistsError(
-            f"{folder} holds a finished run without its snapshot, which cannot "
-            "go on: choose another folder"
-        )
-
-
-@contextlib.contextmanager
-def _own_folder(
-    strategy: tf.distribute.Strategy | None, folder: Path
-) -> Iterator[Path]:
-    """Gives the run's folder to the chief, to others one that is thrown away.
-
-    All workers save, because saving may need them all; one of them is read.
-    """
-    if distribution.member_of(strategy).is_chief:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        yield Path(temporary)
-
-
-def _fit(
-    trainer: SmoothTrainer,
-    recipe: Recipe,
-    passes: "Passes",
-    folder: Path,
-    data_dir: str | Path | None,
-    callbacks: Sequence[keras.callbacks.Callback],
-    **arguments: Any,
-) -> None:
-    """Trains into the folder; arguments as in `snapshots.fit`."""
+def _prepare(
+    folder: Path, recipe: Recipe, data_dir: str | Path | None
+) -> list[keras.callbacks.Callback]:
+    """Begins the folder of a run, and returns the callbacks that fill it."""
     own = [*recipe.callbacks(), SaveModel(folder / RUN_MODEL)]
     if recipe.certify:
         own.append(_certify(recipe, data_dir))
@@ -195,17 +175,7 @@ def _fit(
         (folder / HISTORY).unlink(missing_ok=True)
         with written_whole(folder / RECIPE) as temporary:
             recipe.save(temporary)
-    own.append(keras.callbacks.CSVLogger(folder / HISTORY, append=True))
-    snapshots.fit(
-        trainer,
-        passes,
-        recipe.epochs,
-        folder / SNAPSHOT,
-        callbacks=[*own, *callbacks],
-        validation_data=_test_split(recipe, data_dir),
-        steps=passes.steps,
-        **arguments,
-    )
+    return [*own, keras.callbacks.CSVLogger(folder / HISTORY, append=True)]
 
 
 class Passes:
@@ -269,9 +239,9 @@ class Passes:
             self.recipe.dataset,
             epoch,
             self.recipe.batch_size,
-            self.data_dir,
-            self.recipe.seed,
-            first_step,
+            data_dir=self.data_dir,
+            seed=self.recipe.seed,
+            first_step=first_step,
             example_id=self.soft_labels is not None,
             limit=self.recipe.limit,
         )
@@ -289,7 +259,7 @@ def _test_split(
 
 
 def _certify(recipe: Recipe, data_dir: str | Path | None) -> CertifyCallback:
-    """Returns what certifies test images at equal distances."""
+    """Returns a callback that certifies test images at equal distances."""
     if "test" not in datasets.info(recipe.dataset, data_dir).splits:
         raise ValueError(
             "`certify` needs a data set with a test split. "
@@ -300,18 +270,13 @@ def _certify(recipe: Recipe, data_dir: str | Path | None) -> CertifyCallback:
     size = datasets.steps(recipe.dataset, 1, data_dir, split="test")
     data = datasets.load(recipe.dataset, "test", data_dir=data_dir)
     chosen = selected(data, max(1, size // count), count)
-    return CertifyCallback(
-        [(image[0], label) for _, image, label in chosen],
-        settings["every"],
-        settings["n"],
-    )
+    images = [(image[0], label) for _, image, label in chosen]
+    return CertifyCallback(images, settings["every"], settings["n"])
 
 
 def _settings(recipe: Recipe, soft_labels: np.ndarray | None) -> dict[str, Any]:
-    """Returns what a run that is resumed must have in common."""
+    """Returns the settings that must not change when a run is resumed."""
     settings = recipe.to_json()
     del settings["sources"]
-    settings["soft_labels"] = (
-        None if soft_labels is None else digest(soft_labels)
-    )
-    return settings
+    labels = None if soft_labels is None else digest(soft_labels)
+    return {**settings, "soft_labels": labels}

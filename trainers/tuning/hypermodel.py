@@ -125,7 +125,12 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
         self.recipe(keras_tuner.HyperParameters())
         self.held_out = 0
         if isinstance(validation, int):
-            self.held_out = self._checked(check_count("validation", validation))
+            self.held_out = check_count("validation", validation)
+            if validation >= self._size():
+                raise ValueError(
+                    f"`validation` must be < {self._size()}, the number of "
+                    f"training examples. Received: validation={validation}"
+                )
             validation = zip(
                 *datasets.held_out(dataset, validation, data_dir), strict=True
             )
@@ -141,7 +146,7 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
         )
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
-        """Tells the tuner what is varied, without building anything."""
+        """Declares the varied values to the tuner, and builds nothing."""
         self.recipe(hp)
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
@@ -189,7 +194,7 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
             raise keras_tuner.errors.FatalRuntimeError(str(error)) from error
 
     def settings(self) -> dict[str, Any]:
-        """Returns what trials of one search must have in common, as JSON.
+        """Returns the settings that all trials of a search share, as JSON.
 
         Example:
 
@@ -201,10 +206,12 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
         """
         recipe = self.base.to_json()
         del recipe["sources"]
-        space = self.space
+        space: Any = "own function"
+        if not callable(self.space):
+            space = {name: repr(span) for name, span in self.space.items()}
         return {
             "recipe": recipe,
-            "space": "own function" if callable(space) else _shown(space),
+            "space": space,
             "examples": [self.held_out, len(self.validation)],
             "n": self.n,
             "cap": self.cap,
@@ -224,9 +231,9 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
             "x": datasets.stream(
                 recipe.dataset,
                 recipe.batch_size,
-                self.data_dir,
-                recipe.seed,
-                first,
+                data_dir=self.data_dir,
+                seed=recipe.seed,
+                first_epoch=first,
                 limit=recipe.limit,
                 held_out=self.held_out,
             ),
@@ -236,18 +243,6 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
 
     def _size(self) -> int:
         return datasets.steps(self.base.dataset, 1, self.data_dir)
-
-    def _checked(self, held_out: int) -> int:
-        if held_out >= self._size():
-            raise ValueError(
-                f"`validation` must be < {self._size()}, the number of "
-                f"training examples. Received: validation={held_out}"
-            )
-        return held_out
-
-
-def _shown(space: Any) -> dict[str, str]:
-    return {name: repr(span) for name, span in space.items()}
 
 
 def tuner(
@@ -314,32 +309,32 @@ def tuner(
         **kwargs,
     }
     if kind == "hyperband":
-        found = keras_tuner.Hyperband(
-            max_epochs=hypermodel.base.epochs, **arguments
-        )
-        found.oracle.max_trials = trials
-        return found
-    classes = {
-        "random": keras_tuner.RandomSearch,
-        "bayesian": keras_tuner.BayesianOptimization,
-    }
-    return classes[kind](max_trials=trials, **arguments)
+        # It takes no number of trials.
+        epochs = hypermodel.base.epochs
+        hyperband = keras_tuner.Hyperband(max_epochs=epochs, **arguments)
+        hyperband.oracle.max_trials = trials
+        return hyperband
+    random = kind == "random"
+    cls = (
+        keras_tuner.RandomSearch if random else keras_tuner.BayesianOptimization
+    )
+    return cls(max_trials=trials, **arguments)
 
 
 def _check_same(path: Path, settings: dict[str, Any]) -> None:
     """Writes a search's settings, or raises if others are there."""
     settings = json.loads(json.dumps(settings))
-    if path.exists():
-        old = json.loads(path.read_text(encoding="utf-8"))
-        differing = differences(old, settings)
-        if differing:
-            raise ValueError(
-                f"`directory` holds a search of other settings: {differing}. "
-                f"Received: {path.parent}"
-            )
+    if not path.exists():
+        with written_whole(path) as temporary:
+            temporary.write_text(json.dumps(settings, indent=2) + "\n")
         return
-    with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(settings, indent=2) + "\n")
+    old = json.loads(path.read_text(encoding="utf-8"))
+    differing = differences(old, settings)
+    if differing:
+        raise ValueError(
+            f"`directory` holds a search of other settings: {differing}. "
+            f"Received: {path.parent}"
+        )
 
 
 def is_worker() -> bool:
@@ -360,10 +355,8 @@ def is_worker() -> bool:
     >>> for name in ("KERASTUNER_ORACLE_IP", "KERASTUNER_TUNER_ID"):
     ...     del os.environ[name]
     """
-    has_chief = "KERASTUNER_ORACLE_IP" in os.environ
-    return has_chief and "chief" not in os.environ.get(
-        "KERASTUNER_TUNER_ID", ""
-    )
+    name = os.environ.get("KERASTUNER_TUNER_ID", "")
+    return "KERASTUNER_ORACLE_IP" in os.environ and "chief" not in name
 
 
 def best_recipe(tuner: keras_tuner.Tuner) -> Recipe:

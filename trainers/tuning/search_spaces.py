@@ -1,4 +1,4 @@
-"""What a sweep varies: ranges of the values of a recipe, as data.
+"""Search spaces of sweeps: ranges of the values of a recipe, as data.
 
 A space maps names, as in `Recipe.replace`, to ranges. Each method has one
 that surrounds what the papers tried.
@@ -92,22 +92,23 @@ def sample(
     if callable(space):
         return dict(space(hp))
     values = {
-        name: _one(hp, name, span, recipe)
+        name: _value(hp, name, span, recipe)
         for name, span in space.items()
         if not isinstance(span, Per)
     }
     for name, span in space.items():
-        if isinstance(span, Per):
-            if span.name not in values:
-                raise ValueError(
-                    f"`space` must vary {span.name!r}, which {name!r} follows. "
-                    f"Received: {', '.join(space)}"
-                )
-            values[name] = span.total / values[span.name]
+        if not isinstance(span, Per):
+            continue
+        if span.name not in values:
+            raise ValueError(
+                f"`space` must vary {span.name!r}, which {name!r} follows. "
+                f"Received: {', '.join(space)}"
+            )
+        values[name] = span.total / values[span.name]
     return values
 
 
-def _one(
+def _value(
     hp: keras_tuner.HyperParameters, name: str, span: Varied, recipe: Recipe
 ) -> Any:
     known = _known(recipe, name)
@@ -137,8 +138,7 @@ def _known(recipe: Recipe, name: str) -> Any:
     """Returns the recipe's own value, or None where it has none."""
     part, _, key = name.rpartition(".")
     parts = (part,) if part else ("trainer", "optimizer", "schedule", "model")
-    for one in parts:
-        values = getattr(recipe, one, {})
+    for values in (getattr(recipe, part, {}) for part in parts):
         if key in values:
             return values[key]
     return None if part else getattr(recipe, key, None)

@@ -1,4 +1,4 @@
-"""What came out of a sweep: a table, the Pareto front, a plot."""
+"""Results of a sweep: a table, the Pareto front, a plot."""
 
 import os
 from collections.abc import Sequence
@@ -66,9 +66,9 @@ def results(tuner: keras_tuner.Tuner) -> list[TrialResult]:
     >>> sweeps.results(tuner)  # none before tuner.search()
     []
     """
-    found = [_result(trial) for trial in tuner.oracle.trials.values()]
+    trials = map(_result, tuner.oracle.trials.values())
     return sorted(
-        found, key=lambda one: (one.score is None, -(one.score or 0), one.trial)
+        trials, key=lambda t: (t.score is None, -(t.score or 0), t.trial)
     )
 
 
@@ -92,11 +92,11 @@ def _result(trial: Any) -> TrialResult:
     )
 
 
-def pareto(found: Sequence[TrialResult]) -> list[TrialResult]:
-    """Returns the trials that no other beats in both clean accuracy and ACR.
+def pareto(trials: Sequence[TrialResult]) -> list[TrialResult]:
+    """Returns the Pareto front of clean accuracy and ACR.
 
-    A trial is beaten by one that is as good in both and better in one. By
-    falling clean accuracy, so by rising ACR; of equals the first.
+    A trial is not in it if another one is as good in both and better in one.
+    Ordered by falling clean accuracy and rising ACR; of equals, the first.
 
     Example:
 
@@ -109,21 +109,20 @@ def pareto(found: Sequence[TrialResult]) -> list[TrialResult]:
     ['a', 'b']
     """
     measured = [
-        (one.clean, one.acr, one)
-        for one in found
-        if one.clean is not None and one.acr is not None
+        (trial.clean, trial.acr, trial)
+        for trial in trials
+        if trial.clean is not None and trial.acr is not None
     ]
-    measured.sort(key=lambda row: (-row[0], -row[1]))
     front: list[TrialResult] = []
     highest = -1.0
-    for _, acr, one in measured:
+    for _, acr, trial in sorted(measured, key=lambda row: (-row[0], -row[1])):
         if acr > highest:
-            front.append(one)
+            front.append(trial)
             highest = acr
     return front
 
 
-def table(found: Sequence[TrialResult]) -> str:
+def table(trials: Sequence[TrialResult]) -> str:
     r"""Returns one tab-separated line a trial, under a header line.
 
     `front` is 1 for the trials of the Pareto front.
@@ -138,20 +137,20 @@ def table(found: Sequence[TrialResult]) -> str:
     {'trial': '03', 'status': 'COMPLETED', 'score': '0.6', 'acr': '0.6',
      'clean': '0.8', 'front': '1', 'eta': '2.5', 'message': ''}
     """
-    names = list(dict.fromkeys(key for one in found for key in one.values))
-    front = {one.trial for one in pareto(found)}
-    header = ["trial", "status", "score", "acr", "clean", "front", *names]
+    names = list(dict.fromkeys(name for t in trials for name in t.values))
+    front = {trial.trial for trial in pareto(trials)}
     rows = [
         [
-            one.trial,
-            one.status,
-            *(_number(v) for v in (one.score, one.acr, one.clean)),
-            str(int(one.trial in front)),
-            *(_number(one.values.get(name)) for name in names),
-            one.message.replace("\t", " "),
+            trial.trial,
+            trial.status,
+            *map(_number, (trial.score, trial.acr, trial.clean)),
+            str(int(trial.trial in front)),
+            *(_number(trial.values.get(name)) for name in names),
+            trial.message.replace("\t", " "),
         ]
-        for one in found
+        for trial in trials
     ]
+    header = ["trial", "status", "score", "acr", "clean", "front", *names]
     return "\n".join("\t".join(row) for row in [[*header, "message"], *rows])
 
 
@@ -162,13 +161,13 @@ def _number(value: Any) -> str:
 
 
 def plot_front(
-    found: Sequence[TrialResult],
+    trials: Sequence[TrialResult],
     path: str | os.PathLike[str] | None = None,
 ) -> "Figure":
     """Draws each trial's clean accuracy against its ACR, and the front.
 
     Args:
-        found: From `results`; at least one completed.
+        trials: From `results`; at least one completed.
         path: Where to save it: .png, .svg or .pdf.
 
     Raises:
@@ -184,31 +183,24 @@ def plot_front(
     >>> [line.get_label() for line in figure.axes[0].lines]
     ['Pareto front']
     """
-    front = pareto(found)
+    front = pareto(trials)
     if not front:
-        raise ValueError("`found` must hold a completed trial. Received: none")
+        raise ValueError("`trials` must hold a completed trial. Received: none")
     figure = plots.new_figure(path)
     axes = figure.add_subplot()
-    done = [one for one in found if one.acr is not None]
-    axes.scatter(
-        [one.clean for one in done],
-        [one.acr for one in done],
-        color="#56B4E9",
-        label="trial",
-        zorder=2,
-    )
+    done = [trial for trial in trials if trial.acr is not None]
+    axes.scatter(*_points(done), color="#56B4E9", label="trial", zorder=2)
     axes.plot(
-        [one.clean for one in front],
-        [one.acr for one in front],
+        *_points(front),
         color="#D55E00",
         marker="o",
         label="Pareto front",
         zorder=3,
     )
-    for one in front:
+    for trial in front:
         axes.annotate(
-            one.trial,
-            (one.clean, one.acr),
+            trial.trial,
+            (trial.clean, trial.acr),
             xytext=(5, 5),
             textcoords="offset points",
             fontsize="small",
@@ -219,6 +211,10 @@ def plot_front(
     axes.legend(frameon=False)
     plots.save(figure, path)
     return figure
+
+
+def _points(trials: Sequence[TrialResult]) -> tuple[list, list]:
+    return [trial.clean for trial in trials], [trial.acr for trial in trials]
 
 
 def write(tuner: keras_tuner.Tuner, directory: str | Path) -> list[str]:
@@ -243,11 +239,11 @@ def write(tuner: keras_tuner.Tuner, directory: str | Path) -> list[str]:
     ['sweep/trials.tsv', 'sweep/front.svg', 'sweep/best.json']
     """
     directory = Path(directory)
-    found = results(tuner)
+    listed = results(tuner)
     trials, front, best = (directory / n for n in (TRIALS, FRONT, BEST))
-    trials.write_text(table(found) + "\n", encoding="utf-8")
-    if not pareto(found):
+    trials.write_text(table(listed) + "\n", encoding="utf-8")
+    if not pareto(listed):
         return [str(trials)]
-    plot_front(found, front)
+    plot_front(listed, front)
     tuning.best_recipe(tuner).save(best)
     return [str(trials), str(front), str(best)]

@@ -319,7 +319,7 @@ class Asked(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 def test_keras_reduces_what_a_step_reports_along_an_axis():
-    """Keras issue 20585, which `multi_worker.reports` works around."""
+    """Keras issue 20585, which `replicas.reports` works around."""
     asked = Asked()
     with says("Keras reduces what steps report elsewhere: look whether it is"):
         from keras.src.backend.tensorflow.trainer import reduce_per_replica
@@ -327,7 +327,7 @@ def test_keras_reduces_what_a_step_reports_along_an_axis():
         reduce_per_replica({"loss": tf.zeros([])}, asked, reduction="auto")
     assert asked.axes == [0], (
         "Keras reduces scalars of several workers without an axis now: "
-        "`trainers/_distributed/multi_worker.py: reports` can go"
+        "`trainers/_distributed/replicas.py: reports` can go"
     )
 
 

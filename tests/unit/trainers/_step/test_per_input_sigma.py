@@ -11,7 +11,8 @@ from rs_keras.trainers import SGD
 from rs_keras.trainers import Gaussian
 from rs_keras.trainers import PerExampleSigma
 from rs_keras.trainers import SmoothAdv
-from rs_keras.trainers._step.draws import SIGMA_STREAM
+from rs_keras.trainers._step.noisy_model import MOST_COPIES
+from rs_keras.trainers._step.per_input_sigma import SIGMA_STREAM
 
 SHAPE = (4, 4, 1)
 EXAMPLES = 6
@@ -159,3 +160,8 @@ def test_bad_arguments(bad):
     arguments = {"sigma0": 0.25, "num_examples": 3, **bad}
     with pytest.raises(ValueError, match=f"`{next(iter(bad))}` must"):
         PerExampleSigma(**arguments)
+
+
+def test_its_noise_has_a_stream_of_its_own():
+    # Copies have the streams below, a method has two.
+    assert SIGMA_STREAM == MOST_COPIES + 2

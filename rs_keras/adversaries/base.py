@@ -1,4 +1,9 @@
-"""What adversaries climb with: gradients, norms, projection, a loop.
+"""The base class of adversaries, and the tensor functions they are made of.
+
+An adversary is a small object with its hyper-parameters. Called with a
+function from images to logits, it climbs the loss and returns adversarial
+images. The classifier should run in inference mode, on noise that stays the
+same throughout: its logits are [m, B, C] for m noisy copies of B images.
 
 An exactly zero gradient makes no step (the references draw a random direction
 there). The projection onto a ball divides by the norm + 1e-7 and only where
@@ -32,8 +37,8 @@ def norms(x: tf.Tensor) -> tf.Tensor:
 
     >>> import tensorflow as tf
     >>> from rs_keras import adversaries
-    >>> found = adversaries.norms(tf.ones([5, 2, 2, 1]))
-    >>> found.shape.as_list(), found.numpy().ravel().tolist()
+    >>> lengths = adversaries.norms(tf.ones([5, 2, 2, 1]))
+    >>> lengths.shape.as_list(), lengths.numpy().ravel().tolist()
     ([5, 1, 1, 1], [2.0, 2.0, 2.0, 2.0, 2.0])
     """
     return tf.sqrt(

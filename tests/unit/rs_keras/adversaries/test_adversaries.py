@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from rs_keras import adversaries
-from rs_keras.adversaries import gradients
 
 SHAPE = (3, 4, 4, 1)
 RNG = np.random.default_rng(0)
@@ -142,9 +141,9 @@ def test_noise_ascent_keeps_the_mean_and_nearly_the_scale():
 def test_project_by_hand():
     # The norm is 5; at radius 1 each entry is divided by 5 + 1e-7.
     delta = tf.constant([3.0, 4.0], tf.float64)[None, :, None, None]
-    found = gradients.project(delta, 1.0)[0, :, 0, 0]
+    found = adversaries.project(delta, 1.0)[0, :, 0, 0]
     np.testing.assert_allclose(found, [3 / (5 + 1e-7), 4 / (5 + 1e-7)])
-    np.testing.assert_array_equal(gradients.project(delta, 5.0), delta)
+    np.testing.assert_array_equal(adversaries.project(delta, 5.0), delta)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""The file of a snapshot: arrays, and a state of JSON values, in one .npz."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from rs_keras._atomic_files import written_whole
+
+_FORMAT = 2
+
+# Variables by what they belong to: "model", "optimizer" or "metrics".
+Groups = Mapping[str, list[Any]]
+
+
+def write(path: Path, arrays: dict[str, Any], state: dict[str, Any]) -> None:
+    """Writes a snapshot, whole or not at all."""
+    text = json.dumps({"format": _FORMAT, **state})
+    with written_whole(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays, state=text)
+
+
+def read(
+    path: Path, data: bytes
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns the arrays and the state of a snapshot, the bytes at `path`.
+
+    Raises:
+        ValueError: If the file is none, or of another format.
+    """
+    try:
+        with np.load(io.BytesIO(data)) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        state = json.loads(str(arrays.pop("state")))
+        known = state["format"] == _FORMAT
+    except (ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise ValueError(f"{path} is no snapshot: {error}") from error
+    if not known:
+        raise ValueError(
+            f"{path} is a snapshot of another version of this package: format "
+            f"{state['format']}, not {_FORMAT}"
+        )
+    return arrays, state
+
+
+def values_of(groups: Groups) -> dict[str, np.ndarray]:
+    """Returns the arrays of variables, by group and number."""
+    return {
+        f"{name}/{i}": variable.numpy()
+        for name, group in groups.items()
+        for i, variable in enumerate(group)
+    }
+
+
+def kinds_of(groups: Groups) -> dict[str, list]:
+    """Returns shapes and types of variables, as JSON has them."""
+    return {
+        name: [[list(v.shape), str(v.dtype)] for v in group]
+        for name, group in groups.items()
+    }
+
+
+def assign(groups: Groups, arrays: Mapping[str, np.ndarray]) -> None:
+    """Sets variables to the arrays that `values_of` gave."""
+    for name, group in groups.items():
+        for i, variable in enumerate(group):
+            dtype = variable.numpy().dtype
+            variable.assign(typed(arrays[f"{name}/{i}"], dtype))
+
+
+def typed(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """Returns an array of a file as it was written.
+
+    NumPy's files know bfloat16 as two bytes without a meaning.
+
+    Args:
+        array: Of an .npz file.
+        dtype: That it had.
+    """
+    return array.view(dtype) if array.dtype.kind == "V" else array
