@@ -30,6 +30,8 @@ setup(
     package_dir=ROOMS,
     package_data={
         "rs_keras": ["py.typed", "data/*", "data/pretrained/*"],
+        "rs_keras.cli": ["*.toml"],
+        "rs_keras.datasets": ["*.toml"],
         "rs_keras.report": ["*.html", "*.css", "*.js"],
         "rs_keras.serving": ["deploy/*", "deploy/*/*"],
         "rs_keras.serving.demo": ["*.html", "*.css", "*.js"],
