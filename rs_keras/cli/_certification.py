@@ -14,14 +14,13 @@ from PIL import UnidentifiedImageError
 from rs_keras import Certifier
 from rs_keras import datasets
 from rs_keras import distribution
+from rs_keras import serving
 from rs_keras._checks import fits
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.classifiers.checkpoints import load_classifier
 from rs_keras.classifiers.checkpoints import trained_sigma
 from rs_keras.logs.evaluation import selected
 from rs_keras.noise.draws import fresh_seeds
-from rs_keras.serving import CertificationClient
-from rs_keras.serving import ClientTLS
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
@@ -83,15 +82,18 @@ def _local_strategy(
     return distribution.strategy_of(name, replicas=replicas)
 
 
-def client_of(args: argparse.Namespace, servers: str) -> CertificationClient:
+def client_of(
+    args: argparse.Namespace, servers: str
+) -> "serving.CertificationClient":
     """Connects to servers as the flags say."""
+    # gRPC is imported here, at the first use of a name of `serving`.
     files = (args.tls_ca, args.tls_cert, args.tls_key, args.tls_server_name)
-    client = CertificationClient(
+    client = serving.CertificationClient(
         servers,
         args.model_name,
         version=args.model_version,
         timeout=args.timeout,
-        tls=ClientTLS(*files) if args.tls or any(files) else None,
+        tls=serving.ClientTLS(*files) if args.tls or any(files) else None,
         audit=args.audit,
     )
     if args.wait:

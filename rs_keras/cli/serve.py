@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rs_keras import serving
 from rs_keras._checks import check_not_negative
-from rs_keras.serving import TLS
-from rs_keras.serving import EmbeddedServer
 from rs_keras.serving.event_log import LOGGER
 from rs_keras.serving.event_log import JSONFormatter
 from rs_keras.serving.server import model_config
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_embedded(args: argparse.Namespace) -> int:
     with _json_logs(args.verbose):
-        server = EmbeddedServer(
+        server = serving.EmbeddedServer(
             args.export_dir,
             model_name=_model_name(args),
             config_file=args.config,
@@ -74,7 +73,9 @@ def _run_embedded(args: argparse.Namespace) -> int:
     return 0
 
 
-def _announce(server: EmbeddedServer, args: argparse.Namespace) -> None:
+def _announce(
+    server: "serving.EmbeddedServer", args: argparse.Namespace
+) -> None:
     served = ", ".join(
         f"{name} (version {', '.join(map(str, versions))})"
         for name, versions in server.models.items()
@@ -223,7 +224,7 @@ def _labels(pairs: Sequence[str]) -> dict[str, int]:
     return labels
 
 
-def _tls(args: argparse.Namespace) -> TLS | None:
+def _tls(args: argparse.Namespace) -> "serving.TLS | None":
     if not (args.tls_key or args.tls_cert):
         if args.tls_ca or args.client_verify:
             raise ValueError(
@@ -233,7 +234,9 @@ def _tls(args: argparse.Namespace) -> TLS | None:
         return None
     if not (args.tls_key and args.tls_cert):
         raise ValueError("`--tls-key` and `--tls-cert` need each other.")
-    return TLS(args.tls_key, args.tls_cert, args.tls_ca, args.client_verify)
+    return serving.TLS(
+        args.tls_key, args.tls_cert, args.tls_ca, args.client_verify
+    )
 
 
 @contextmanager
