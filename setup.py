@@ -31,6 +31,8 @@ setup(
     package_data={
         "rs_keras": ["py.typed", "data/*", "data/pretrained/*"],
         "rs_keras.certification": ["*.toml"],
+        "rs_keras.cli": ["*.toml"],
+        "rs_keras.datasets": ["*.toml"],
         "rs_keras.report": ["*.html", "*.css", "*.js"],
         "rs_keras.trainers.recipes": ["*.toml"],
         "rs_keras.trainers.reproduction": ["*.md", "*.toml"],

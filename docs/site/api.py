@@ -50,9 +50,8 @@ GROUPS = {
         "rs_keras.report.tables": "certified_table",
         "rs_keras.report.plots": "plot_certified_accuracy",
         "rs_keras.report": "",
-        "rs_keras.report.interpolation": "adversarial_images confidences "
-        "equal_confidence_ratios",
-        "rs_keras.report.figures": "plot_interpolation plot_mixing_ratios",
+        "rs_keras.report.figures": "adversarial_images confidences "
+        "equal_confidence_ratios plot_interpolation plot_mixing_ratios",
     },
     "Training": {
         "rs_keras.trainers": "",

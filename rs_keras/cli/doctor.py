@@ -1,6 +1,6 @@
-"""Say what this installation has, and what is missing.
+"""`rs-keras doctor`: what this installation has, and what is missing.
 
-rs-keras doctor
+It runs without NumPy and TensorFlow, whose absence it reports.
 """
 
 import argparse
@@ -20,14 +20,10 @@ from pathlib import Path
 import rs_keras
 from rs_keras._compat import import_tensorflow
 
-HELP = "shows versions, devices and data, and what is missing"
-EXAMPLE = "rs-keras doctor"
-TENSORFLOW = False
-
 OK, MISSING, NOTE = "ok", "MISSING", "note"
 
-# Importing these is what can fail although pip is content. What uses
-# tensorflow_probability stands for it: it imports nothing until it is used.
+# Imports that can fail although pip reports no conflict. tensorflow_probability
+# imports nothing until it is used, so a module that uses it stands for it.
 _IMPORTS = (
     "numpy",
     "scipy.stats",
@@ -58,15 +54,11 @@ _BUNDLED = ("fashion_mini.npz", "mnist_test_order.npz")
 Finding = tuple[str, str, str]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are none."""
-
-
 def run(args: argparse.Namespace) -> int:
-    """Prints the findings; returns 1 if the installation cannot work."""
+    """Prints the findings; returns 1 if a needed part is missing."""
     broken = False
-    for state, what, told in findings():
-        print(f"{state:8}{what:28}{told}", flush=True)
+    for state, part, text in findings():
+        print(f"{state:8}{part:28}{text}", flush=True)
         broken |= state == MISSING
     print(
         "This installation cannot work: see MISSING above."
@@ -77,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def findings() -> Iterator[Finding]:
-    """Yields what was looked at: (state, what, what was found)."""
+    """Yields (state, part of the installation, finding)."""
     yield OK, "python", platform.python_version()
     yield from _packages()
     yield from _imports()
@@ -88,7 +80,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Compares what is installed with what the package asks for."""
+    """Compares the installed packages with the requirements."""
     try:
         from packaging.requirements import Requirement
     except ImportError:
@@ -99,24 +91,24 @@ def _packages() -> Iterator[Finding]:
         )
         return
     try:
-        wanted = metadata.requires("rs-keras") or []
+        requirements = metadata.requires("rs-keras") or []
     except metadata.PackageNotFoundError:
         yield NOTE, "rs-keras", "runs from a checkout; `make setup` installs it"
         return
     yield OK, "rs-keras", metadata.version("rs-keras")
-    for requirement in map(Requirement, wanted):
+    for requirement in map(Requirement, requirements):
         if requirement.marker and not requirement.marker.evaluate():
             continue
         name, allowed = requirement.name, requirement.specifier
         try:
-            found = metadata.version(name)
+            version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield MISSING, name, f"pip install '{requirement}'"
             continue
-        if found in allowed:
-            yield OK, name, found
+        if version in allowed:
+            yield OK, name, version
         else:
-            yield MISSING, name, f"{found}, but {allowed} is needed"
+            yield MISSING, name, f"{version}, but {allowed} is needed"
 
 
 def _imports() -> Iterator[Finding]:
@@ -132,13 +124,13 @@ def _imports() -> Iterator[Finding]:
 
 def _failure(name: str) -> Exception | None:
     """Imports a module; returns what went wrong."""
-    # tensorflow-datasets would log a traceback of what is told in a line.
+    # tensorflow-datasets would log a traceback beside the line printed here.
     logging.disable(logging.CRITICAL)
     try:
         if name == "tensorflow":
             import_tensorflow()
         import_module(name)
-    # Whatever breaks is what is to be told.
+    # Any failure of an import is a finding.
     except Exception as error:
         return error
     finally:
@@ -160,11 +152,11 @@ def _devices() -> Iterator[Finding]:
 
 
 def _data() -> Finding:
-    """Names the data sets that are there; a broken download is not."""
+    """Names the data sets on the disk, and marks broken downloads."""
     folder = Path(
         os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     ).expanduser()
-    there = [
+    names = [
         # Versions are numbers; `incomplete.*` is a download that stopped.
         name
         if any(place.glob("[0-9]*/dataset_info.json"))
@@ -172,39 +164,39 @@ def _data() -> Finding:
         for name in _DATA_SETS
         if (place := folder / name).is_dir()
     ]
-    told = ", ".join(there) or "empty"
-    return NOTE, "data", f"{folder}: {told} (others are fetched when used)"
+    text = ", ".join(names) or "empty"
+    return NOTE, "data", f"{folder}: {text} (others are fetched when used)"
 
 
 def _bundled() -> Iterator[Finding]:
-    """Looks at what comes with the package; all of it is zip archives."""
+    """Checks the bundled data and weights, all of them zip archives."""
     data = Path(rs_keras.__file__).parent / "data"
-    yield _whole("bundled data", [data / name for name in _BUNDLED])
+    yield _archives("bundled data", [data / name for name in _BUNDLED])
     try:
         from rs_keras.models import PRETRAINED
     except Exception:
-        # Told among the imports.
+        # Reported among the imports.
         return
     weights = [known.weights for known in PRETRAINED.values()]
-    yield _whole("bundled weights", weights)
+    yield _archives("bundled weights", weights)
 
 
-def _whole(what: str, paths: Sequence[Path]) -> Finding:
-    """Finds the first file that is not there, or damaged."""
+def _archives(part: str, paths: Sequence[Path]) -> Finding:
+    """Finds the first file that is missing or damaged."""
     for path in paths:
         if not path.is_file():
-            return MISSING, what, f"{path}: no such file; install again"
+            return MISSING, part, f"{path}: no such file; install again"
         try:
             with zipfile.ZipFile(path) as archive:
                 damaged = archive.testzip()
         except (OSError, zipfile.BadZipFile, zlib.error) as error:
             damaged = str(error)
         if damaged is not None:
-            return MISSING, what, f"{path}: damaged ({damaged}); install again"
-    return OK, what, ", ".join(path.stem for path in paths)
+            return MISSING, part, f"{path}: damaged ({damaged}); install again"
+    return OK, part, ", ".join(path.stem for path in paths)
 
 
 def _tools() -> Iterator[Finding]:
     server = shutil.which("tensorflow_model_server")
-    told = server or "not on the PATH: `serve` starts the embedded server"
-    yield (OK if server else NOTE), "tensorflow_model_server", told
+    text = server or "not on the PATH: `serve` starts the embedded server"
+    yield (OK if server else NOTE), "tensorflow_model_server", text

@@ -1,27 +1,17 @@
-"""Ask a server, or several, about an image.
-
-rs-keras request localhost:8500 --model-name mnist --image digit.png
-"""
+"""`rs-keras request`: the certificate of an image, from servers."""
 
 import argparse
 import json
 import zipfile
 import zlib
-from typing import TYPE_CHECKING
 from typing import Any
 
+import numpy as np
+
 from rs_keras.cli import _certification
-from rs_keras.cli import _client
+from rs_keras.serving import CertificationClient
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from rs_keras.serving import CertificationClient
-
-HELP = "asks servers for the certificate of an image"
-EXAMPLE = "rs-keras request localhost:8500 --model-name mnist --image digit.png"
-
-# What NumPy raises where there is no archive, or one that is cut short.
+# Raised by NumPy for a file that is no archive, or a truncated one.
 _UNREADABLE = (
     AttributeError,
     EOFError,
@@ -33,80 +23,22 @@ _UNREADABLE = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "address",
-        metavar="ADDRESS",
-        help="host:port; several with commas between share the draws; "
-        "dns:///name:port is every machine of a name",
-    )
-    images = parser.add_mutually_exclusive_group()
-    images.add_argument(
-        "--image",
-        action="append",
-        metavar="FILE",
-        help="a PNG, JPEG, BMP or GIF file of the model's size; may be "
-        "repeated. Without images, tells what is served",
-    )
-    images.add_argument(
-        "--npz",
-        metavar="FILE",
-        help="NumPy archive with `images`, [B, H, W, C]: floats in [0, 1] or "
-        "uint8",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="one JSON object an image"
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--predict", action="store_true", help="the label alone, without radius"
-    )
-    what.add_argument(
-        "--radius",
-        type=float,
-        metavar="R",
-        help="decides whether the label holds within R, with few draws",
-    )
-    parser.add_argument(
-        "--n",
-        type=int,
-        help="draws, made by all servers (default: the export's own number); "
-        "with --radius the most",
-    )
-    parser.add_argument(
-        "--n0", type=int, help="draws that select the class (default: export's)"
-    )
-    parser.add_argument(
-        "--alpha", type=float, help="probability of error (default: export's)"
-    )
-    parser.add_argument(
-        "--seed", type=int, help="of the noise (default: fresh entropy)"
-    )
-    parser.add_argument(
-        "--chunk",
-        type=int,
-        metavar="N",
-        help="draws a request (default: adapts)",
-    )
-    _client.add_arguments(parser)
-
-
 def run(args: argparse.Namespace) -> int:
-    with _client.client_of(args, args.address) as client:
+    with _certification.client_of(args, args.address) as client:
         if args.image is None and args.npz is None:
             _describe(client, args)
             return 0
         images, names = _images(args, client)
-        found = _ask(client, images, args)
+        answer = _request(client, images, args)
         for row, name in enumerate(names):
             if args.json:
-                print(json.dumps(_values(name, found, row)))
+                print(json.dumps(_values(name, answer, row)))
             else:
-                print(f"{name}: {_sentence(found, row)}")
-    return int(not (found.label >= 0).all())
+                print(f"{name}: {_sentence(answer, row)}")
+    return int(not (answer.label >= 0).all())
 
 
-def _describe(client: "CertificationClient", args: argparse.Namespace) -> None:
+def _describe(client: CertificationClient, args: argparse.Namespace) -> None:
     model = client.model
     facts = {
         "model": model.name,
@@ -125,10 +57,8 @@ def _describe(client: "CertificationClient", args: argparse.Namespace) -> None:
 
 
 def _images(
-    args: argparse.Namespace, client: "CertificationClient"
-) -> "tuple[np.ndarray, list[str]]":
-    import numpy as np
-
+    args: argparse.Namespace, client: CertificationClient
+) -> tuple[np.ndarray, list[str]]:
     if args.image is not None:
         shape = client.model.image_shape
         read = [_certification.read_image(path, shape) for path in args.image]
@@ -145,9 +75,9 @@ def _images(
     return images, names
 
 
-def _ask(
-    client: "CertificationClient",
-    images: "np.ndarray",
+def _request(
+    client: CertificationClient,
+    images: np.ndarray,
     args: argparse.Namespace,
 ) -> Any:
     shared = {"alpha": args.alpha, "seed": args.seed, "chunk": args.chunk}
@@ -159,26 +89,24 @@ def _ask(
             )
         return client.predict(images, n=args.n, **shared)
     if args.radius is not None:
-        most = {} if args.n is None else {"n_max": args.n}
-        return client.decide(images, args.radius, n0=args.n0, **most, **shared)
+        limit = {} if args.n is None else {"n_max": args.n}
+        return client.decide(images, args.radius, n0=args.n0, **limit, **shared)
     return client.certify(images, n0=args.n0, n=args.n, **shared)
 
 
-def _sentence(found: Any, row: int) -> str:
-    if hasattr(found, "sentence"):
-        return str(found.sentence(row))
-    if found.label[row] < 0:
-        return f"abstains (p-value {found.p_value[row]:.3g})"
-    return f"class {found.label[row]} (p-value {found.p_value[row]:.3g})"
+def _sentence(answer: Any, row: int) -> str:
+    if hasattr(answer, "sentence"):
+        return str(answer.sentence(row))
+    if answer.label[row] < 0:
+        return f"abstains (p-value {answer.p_value[row]:.3g})"
+    return f"class {answer.label[row]} (p-value {answer.p_value[row]:.3g})"
 
 
-def _values(name: str, found: Any, row: int) -> dict[str, Any]:
-    import numpy as np
-
+def _values(name: str, answer: Any, row: int) -> dict[str, Any]:
     arrays = {
         key: value[row].tolist()
-        for key, value in vars(found).items()
+        for key, value in vars(answer).items()
         if isinstance(value, np.ndarray)
     }
-    settings = getattr(found, "settings", {})
+    settings = getattr(answer, "settings", {})
     return {"image": name, **arrays, "settings": dict(settings)}

@@ -1,7 +1,4 @@
-"""Serves an export over gRPC.
-
-rs-keras serve exports/mnist --port 8500
-"""
+"""`rs-keras serve`: an export over gRPC."""
 
 import argparse
 import logging
@@ -15,119 +12,22 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-HELP = "serves an export over gRPC"
-EXAMPLE = "rs-keras serve exports/mnist --port 8500"
+from rs_keras import serving
+from rs_keras._checks import check_not_negative
+from rs_keras.serving.event_log import LOGGER
+from rs_keras.serving.event_log import JSONFormatter
+from rs_keras.serving.server import model_config
+from rs_keras.serving.server.metrics import PATH
 
 _BINARY = "tensorflow_model_server"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
-    parser.add_argument(
-        "export_dir",
-        nargs="?",
-        metavar="DIR",
-        help="the folder that holds 1/, 2/, ...",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="instead of DIR: TF Serving's model config file",
-    )
-    parser.add_argument(
-        "--model-name", metavar="NAME", help="default: the name of DIR"
-    )
-    parser.add_argument(
-        "--host",
-        help="the interface to listen on, 0.0.0.0 for all "
-        "(default: 127.0.0.1; tensorflow_model_server always takes all)",
-    )
-    parser.add_argument(
-        "--port", type=int, default=8500, help="default: 8500; 0 for any"
-    )
-    parser.add_argument(
-        "--unix-socket", metavar="PATH", help="a socket to listen on as well"
-    )
-    parser.add_argument(
-        "--versions",
-        metavar="WHICH",
-        default="latest",
-        help="latest (default), all, or numbers such as 1,2",
-    )
-    parser.add_argument(
-        "--label",
-        metavar="LABEL=VERSION",
-        action="append",
-        default=[],
-        help="such as stable=1; may be repeated",
-    )
-    parser.add_argument(
-        "--poll-seconds",
-        type=float,
-        default=1.0,
-        metavar="S",
-        help="how often to look for new versions (default: 1; 0 never)",
-    )
-    parser.add_argument(
-        "--config-poll-seconds",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="how often to read --config again (default: 0, never)",
-    )
-    parser.add_argument(
-        "--allow-unavailable-labels",
-        action="store_true",
-        help="let --config label versions that are not loaded yet",
-    )
-    parser.add_argument(
-        "--max-concurrency",
-        type=int,
-        metavar="N",
-        help="requests at a time, then RESOURCE_EXHAUSTED (default: 4 a core)",
-    )
-    parser.add_argument("--tls-key", metavar="FILE", help="private key (PEM)")
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate (PEM)")
-    parser.add_argument(
-        "--tls-ca", metavar="FILE", help="certificates of clients (PEM)"
-    )
-    parser.add_argument(
-        "--client-verify",
-        action="store_true",
-        help="let in only clients that show a certificate",
-    )
-    parser.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        help="where Prometheus finds the metrics (default: nowhere)",
-    )
-    parser.add_argument(
-        "--grace",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds for running requests at SIGTERM (default: 30)",
-    )
-    parser.add_argument(
-        "--embedded",
-        action="store_true",
-        help="do not look for tensorflow_model_server",
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="log every request"
-    )
-
-
 def run(args: argparse.Namespace) -> int:
-    """Runs tensorflow_model_server where there is one, else our own."""
+    """Runs tensorflow_model_server if installed, else the embedded server."""
     if (args.export_dir is None) == (args.config is None):
         raise ValueError("Either DIR or --config must be given.")
-    from rs_keras._checks import check_not_negative
-
-    # Otherwise it would come to light when the server is to stop.
+    # Checked now rather than when the server stops.
     check_not_negative("grace", args.grace)
     if args.config and (args.versions != "latest" or args.label):
         raise ValueError(
@@ -142,15 +42,30 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_embedded(args: argparse.Namespace) -> int:
     with _json_logs(args.verbose):
-        server = _embedded(args).start()
+        server = serving.EmbeddedServer(
+            args.export_dir,
+            model_name=_model_name(args),
+            config_file=args.config,
+            host=args.host or "127.0.0.1",
+            port=args.port,
+            unix_socket=args.unix_socket,
+            versions=_versions(args.versions),
+            labels=_labels(args.label),
+            poll_seconds=args.poll_seconds,
+            config_poll_seconds=args.config_poll_seconds,
+            max_concurrency=args.max_concurrency,
+            tls=_tls(args),
+            metrics_port=args.metrics_port,
+            allow_unavailable_labels=args.allow_unavailable_labels,
+        ).start()
         try:
-            asked = _asked_to_stop()
+            stopped = _stop_event()
             _announce(server, args)
-            # A signal that another thread got does not wake this one.
-            while not asked.wait(0.5):
+            # A signal delivered to another thread does not wake this one.
+            while not stopped.wait(0.5):
                 pass
             print(
-                "Stopping: what runs is finished, what comes is refused.",
+                "Stopping: running requests are finished, new ones refused.",
                 flush=True,
             )
         finally:
@@ -158,28 +73,9 @@ def _run_embedded(args: argparse.Namespace) -> int:
     return 0
 
 
-def _embedded(args: argparse.Namespace) -> Any:
-    from rs_keras.serving import EmbeddedServer
-
-    return EmbeddedServer(
-        args.export_dir,
-        model_name=_model_name(args),
-        config_file=args.config,
-        host=args.host or "127.0.0.1",
-        port=args.port,
-        unix_socket=args.unix_socket,
-        versions=_versions(args.versions),
-        labels=_labels(args.label),
-        poll_seconds=args.poll_seconds,
-        config_poll_seconds=args.config_poll_seconds,
-        max_concurrency=args.max_concurrency,
-        tls=_tls(args),
-        metrics_port=args.metrics_port,
-        allow_unavailable_labels=args.allow_unavailable_labels,
-    )
-
-
-def _announce(server: Any, args: argparse.Namespace) -> None:
+def _announce(
+    server: "serving.EmbeddedServer", args: argparse.Namespace
+) -> None:
     served = ", ".join(
         f"{name} (version {', '.join(map(str, versions))})"
         for name, versions in server.models.items()
@@ -194,18 +90,21 @@ def _announce(server: Any, args: argparse.Namespace) -> None:
     )
 
 
-def _asked_to_stop() -> threading.Event:
-    """Set at the first SIGTERM or Ctrl-C; the second ends the process."""
-    asked = threading.Event()
+def _stop_event() -> threading.Event:
+    """Returns an event that the first SIGTERM or Ctrl-C sets.
 
-    def stop(number: int, frame: Any) -> None:
-        if asked.is_set():
+    The second ends the process.
+    """
+    stopped = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        if stopped.is_set():
             os._exit(128 + number)
-        asked.set()
+        stopped.set()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    return asked
+    return stopped
 
 
 def _run_binary(binary: str, args: argparse.Namespace) -> int:
@@ -221,7 +120,7 @@ def _run_binary(binary: str, args: argparse.Namespace) -> int:
 
 
 def _binary_flags(args: argparse.Namespace) -> list[str]:
-    """The flags that make tensorflow_model_server do what was asked."""
+    """Returns the flags of tensorflow_model_server for these arguments."""
     if args.host not in (None, "0.0.0.0"):
         raise ValueError(
             f"`--host` must be 0.0.0.0: {_BINARY} listens on all interfaces. "
@@ -246,14 +145,12 @@ def _binary_flags(args: argparse.Namespace) -> list[str]:
         flags.append("--allow_version_labels_for_unavailable_models=true")
     tls = _tls(args)
     if tls is not None:
-        flags.append(f"--ssl_config_file={_kept('ssl', tls.text_proto())}")
+        flags.append(f"--ssl_config_file={_saved('ssl', tls.text_proto())}")
     if args.metrics_port:
-        from rs_keras.serving.server.metrics import PATH
-
         monitoring = f'prometheus_config {{ enable: true, path: "{PATH}" }}\n'
         flags += [
             f"--rest_api_port={args.metrics_port}",
-            f"--monitoring_config_file={_kept('monitoring', monitoring)}",
+            f"--monitoring_config_file={_saved('monitoring', monitoring)}",
         ]
     return flags
 
@@ -271,19 +168,17 @@ def _model_flags(args: argparse.Namespace) -> list[str]:
             f"--model_name={_model_name(args)}",
             f"--model_base_path={os.path.abspath(args.export_dir)}",
         ]
-    from rs_keras.serving.server import model_config
-
     text = model_config.single(
         args.export_dir,
         _model_name(args),
         _versions(args.versions),
         _labels(args.label),
     )
-    return [f"--model_config_file={_kept('models', str(text))}"]
+    return [f"--model_config_file={_saved('models', str(text))}"]
 
 
 def _require_versions(folder: Path) -> None:
-    """Without a version, tensorflow_model_server would wait for one."""
+    """Refuses a folder without versions, on which it would wait forever."""
     if any(child.name.isdigit() for child in folder.iterdir()):
         return
     raise ValueError(
@@ -292,8 +187,8 @@ def _require_versions(folder: Path) -> None:
     )
 
 
-def _kept(name: str, text: str) -> str:
-    """Writes a file that only this user can read, and that stays."""
+def _saved(name: str, text: str) -> str:
+    """Saves a config file that only this user can read; returns its path."""
     path = Path(tempfile.mkdtemp(prefix="rs-keras-serve-")) / f"{name}.pbtxt"
     path.write_text(text, encoding="utf-8")
     return str(path)
@@ -329,7 +224,7 @@ def _labels(pairs: Sequence[str]) -> dict[str, int]:
     return labels
 
 
-def _tls(args: argparse.Namespace) -> Any:
+def _tls(args: argparse.Namespace) -> "serving.TLS | None":
     if not (args.tls_key or args.tls_cert):
         if args.tls_ca or args.client_verify:
             raise ValueError(
@@ -339,17 +234,14 @@ def _tls(args: argparse.Namespace) -> Any:
         return None
     if not (args.tls_key and args.tls_cert):
         raise ValueError("`--tls-key` and `--tls-cert` need each other.")
-    from rs_keras.serving import TLS
-
-    return TLS(args.tls_key, args.tls_cert, args.tls_ca, args.client_verify)
+    return serving.TLS(
+        args.tls_key, args.tls_cert, args.tls_ca, args.client_verify
+    )
 
 
 @contextmanager
 def _json_logs(verbose: bool) -> Iterator[None]:
-    """Writes what happens to stderr, one JSON object a line."""
-    from rs_keras.serving.event_log import LOGGER
-    from rs_keras.serving.event_log import JSONFormatter
-
+    """Logs events to stderr, one JSON object per line."""
     handler = logging.StreamHandler()
     handler.setFormatter(JSONFormatter())
     root = logging.getLogger()

@@ -13,9 +13,11 @@ Example:
 ([100, 28, 28, 1], 'float32', 'int64')
 """
 
+from rs_keras.datasets.loading import Epochs
 from rs_keras.datasets.loading import arrays
 from rs_keras.datasets.loading import attach
 from rs_keras.datasets.loading import epoch
+from rs_keras.datasets.loading import held_out
 from rs_keras.datasets.loading import load
 from rs_keras.datasets.loading import steps
 from rs_keras.datasets.loading import stream
@@ -23,11 +25,11 @@ from rs_keras.datasets.registry import REGISTRY
 from rs_keras.datasets.registry import DatasetInfo
 from rs_keras.datasets.registry import info
 from rs_keras.datasets.registry import names
-from rs_keras.datasets.validation import held_out
 
 __all__ = [
     "REGISTRY",
     "DatasetInfo",
+    "Epochs",
     "arrays",
     "attach",
     "epoch",

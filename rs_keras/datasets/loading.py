@@ -1,7 +1,10 @@
-"""Passes through a data set, as tf.data."""
+"""Data sets as tf.data: splits, training epochs, held-out examples."""
 
 import itertools
 from collections.abc import Callable
+from dataclasses import KW_ONLY
+from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,127 @@ from rs_keras.datasets.registry import info
 from rs_keras.datasets.registry import open_split
 from rs_keras.datasets.sources import Plan
 from rs_keras.datasets.sources import Source
+from rs_keras.datasets.sources import chosen_places
 from rs_keras.datasets.sources import limited
 from rs_keras.datasets.sources import without
 
-# Batches of a pass that is asked for image by image.
+# Batch size of a pass whose images are then yielded one by one.
 _UNBATCHED = 256
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The epochs of a data set: batches as a function of (epoch, step).
+
+    Attributes:
+        name: As in `load`.
+        batch_size: >= 1.
+        data_dir: As in `load`.
+        seed: Of the order and the augmentation, >= 0.
+        split: As in `load`.
+        training: Whether epochs are shuffled and augmented.
+        example_id: As in `load`.
+        drop_remainder: As in `load`.
+        limit: Use the first so many examples of the split's own order only;
+            None for all. Not for ImageNet.
+        held_out: Leave out so many examples: those of
+            `held_out(name, held_out, ...)`. Not for ImageNet.
+        source: The examples, opened.
+
+    Raises:
+        ValueError: As in `load`, or for `held_out` with `example_id`.
+        OSError: As in `load`.
+
+    Example:
+
+    >>> from rs_keras import datasets
+    >>> epochs = datasets.Epochs("fashion_mini", 500, limit=1_200)
+    >>> epochs.steps, len(epochs.epoch(0)), len(epochs.epoch(0, first_step=1))
+    (3, 3, 2)
+    >>> images, labels = next(iter(epochs.stream(first_epoch=2)))
+    >>> images.shape.as_list(), epochs.source.size
+    ([500, 28, 28, 1], 1200)
+    """
+
+    name: str
+    batch_size: int
+    data_dir: str | Path | None = None
+    seed: int = 0
+    _: KW_ONLY
+    split: str = "train"
+    training: bool = True
+    example_id: bool = False
+    drop_remainder: bool = False
+    limit: int | None = None
+    held_out: int = 0
+    source: Source = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_count("batch_size", self.batch_size)
+        check_count("seed", self.seed, minimum=0)
+        if self.held_out and self.example_id:
+            raise ValueError(
+                "`held_out` must be 0 with `example_id`: places would be those "
+                f"in the rest. Received: held_out={self.held_out}"
+            )
+        # Opened at once: it cannot be read inside a graph.
+        source = open_split(self.name, self.split, self.data_dir)
+        source = limited(without(source, self.held_out), self.limit)
+        object.__setattr__(self, "source", source)
+
+    @property
+    def steps(self) -> int:
+        """Number of batches in an epoch."""
+        full, remainder = divmod(self.source.size, self.batch_size)
+        return full + bool(remainder and not self.drop_remainder)
+
+    def epoch(self, number: int, first_step: int = 0) -> tf.data.Dataset:
+        """Returns the batches (images, labels) of an epoch, from a step on."""
+        check_count("epoch", number, minimum=0)
+        return self._finish(self.batches(number, (number, first_step)))
+
+    def stream(
+        self, first_epoch: int = 0, first_step: int = 0
+    ) -> tf.data.Dataset:
+        """Returns the batches of all epochs from one on, without end."""
+        check_count("first_epoch", first_epoch, minimum=0)
+        start = (first_epoch, first_step)
+        numbers = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
+        return self._finish(
+            numbers.flat_map(lambda number: self.batches(number, start))
+        )
+
+    def batches(
+        self, epoch: Any, start: tuple[int, int] = (0, 0)
+    ) -> tf.data.Dataset:
+        """Returns an epoch's batches (images, labels, places in the split).
+
+        Args:
+            epoch: May be a tensor.
+            start: (epoch, step): that epoch starts at that step.
+
+        Example:
+
+        >>> from rs_keras import datasets
+        >>> epochs = datasets.Epochs("fashion_mini", 4, training=False)
+        >>> images, labels, places = next(iter(epochs.batches(0)))
+        >>> places.numpy()
+        array([0, 1, 2, 3])
+        """
+        check_count("first_step", start[1], minimum=0)
+        plan = Plan(
+            self.batch_size,
+            self.seed,
+            self.training,
+            self.drop_remainder,
+            start,
+        )
+        return self.source.batches(plan, epoch)
+
+    def _finish(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        targets = _targets(self.example_id)
+        return batches.map(targets).prefetch(tf.data.AUTOTUNE)
 
 
 def load(
@@ -79,11 +198,16 @@ def load(
     >>> datasets.info("fashion_mini").class_names[int(label)]
     'Ankle boot'
     """
-    check_name(name)
-    wanted = _UNBATCHED if batch_size is None else batch_size
     training = split == "train" if training is None else bool(training)
-    plan = _plan(wanted, seed, training, drop_remainder)
-    source = open_split(name, split, data_dir)
+    epochs = Epochs(
+        name,
+        _UNBATCHED if batch_size is None else batch_size,
+        data_dir,
+        seed,
+        split=split,
+        training=training,
+        drop_remainder=drop_remainder,
+    )
     if training:
         # Every iterator takes the next number from here.
         numbers = itertools.count()
@@ -91,16 +215,17 @@ def load(
             lambda: [next(numbers)],
             output_signature=tf.TensorSpec([], tf.int64),
         )
-        data = passes.flat_map(lambda number: source.batches(plan, number))
-        steps = _steps(source, plan)
-        data = data.apply(tf.data.experimental.assert_cardinality(steps))
+        data = passes.flat_map(epochs.batches)
+        steps = tf.data.experimental.assert_cardinality(epochs.steps)
+        data = data.apply(steps)
     else:
-        data = source.batches(plan, 0)
+        data = epochs.batches(0)
     data = data.map(_targets(example_id))
     if batch_size is None:
         data = data.unbatch()
-        size = tf.data.experimental.assert_cardinality(source.size)
-        data = data if drop_remainder else data.apply(size)
+        if not drop_remainder:
+            size = tf.data.experimental.assert_cardinality(epochs.source.size)
+            data = data.apply(size)
     return data.prefetch(tf.data.AUTOTUNE)
 
 
@@ -111,12 +236,7 @@ def epoch(
     data_dir: str | Path | None = None,
     seed: int = 0,
     first_step: int = 0,
-    *,
-    split: str = "train",
-    training: bool = True,
-    example_id: bool = False,
-    drop_remainder: bool = False,
-    limit: int | None = None,
+    **options: Any,
 ) -> tf.data.Dataset:
     """Pass number `epoch` through a training split, or the rest of it.
 
@@ -128,18 +248,14 @@ def epoch(
         seed: As in `load`.
         first_step: The first batch to yield; those before it are left out,
             those after it are the same as without.
-        split: As in `load`.
-        training: As in `load`.
-        example_id: As in `load`.
-        drop_remainder: As in `load`.
-        limit: Passes through the first so many examples of the split's own
-            order only; None for all. Not for ImageNet.
+        **options: `split`, `training`, `example_id`, `drop_remainder`,
+            `limit`, `held_out`; see `Epochs`.
 
     Returns:
         A data set of batches (images, labels).
 
     Raises:
-        ValueError: As in `load`, or for an `epoch` or `first_step` below 0.
+        ValueError: As in `Epochs`, or for an `epoch` or `first_step` below 0.
         OSError: As in `load`.
 
     Example:
@@ -152,13 +268,8 @@ def epoch(
     >>> bool(np.array_equal(images, whole[6][0]))
     True
     """
-    check_name(name)
-    number = check_count("epoch", epoch, minimum=0)
-    start = (number, check_count("first_step", first_step, minimum=0))
-    plan = _plan(batch_size, seed, training, drop_remainder, start)
-    source = limited(open_split(name, split, data_dir), limit)
-    data = source.batches(plan, number)
-    return data.map(_targets(example_id)).prefetch(tf.data.AUTOTUNE)
+    epochs = Epochs(name, batch_size, data_dir, seed, **options)
+    return epochs.epoch(epoch, first_step)
 
 
 def stream(
@@ -168,12 +279,7 @@ def stream(
     seed: int = 0,
     first_epoch: int = 0,
     first_step: int = 0,
-    *,
-    split: str = "train",
-    example_id: bool = False,
-    drop_remainder: bool = False,
-    limit: int | None = None,
-    held_out: int = 0,
+    **options: Any,
 ) -> tf.data.Dataset:
     """All passes from `first_epoch` on, one after the other, without end.
 
@@ -188,19 +294,14 @@ def stream(
         seed: As in `load`.
         first_epoch: The epoch to start with, >= 0.
         first_step: The batch of that epoch to start with, >= 0.
-        split: As in `load`.
-        example_id: As in `load`.
-        drop_remainder: As in `load`.
-        limit: As in `epoch`.
-        held_out: Leave out so many examples: those of
-            `held_out(name, held_out, ...)`. Not for ImageNet.
+        **options: As in `epoch`.
 
     Returns:
         An endless data set of batches (images, labels).
 
     Raises:
-        ValueError: As in `load`, or for a `first_epoch` or `first_step`
-            below 0, or `held_out` that leaves none or goes with `example_id`.
+        ValueError: As in `Epochs`, or for a `first_epoch` or `first_step`
+            below 0.
         OSError: As in `load`.
 
     Example:
@@ -210,32 +311,15 @@ def stream(
     >>> len(list(data.take(datasets.steps("fashion_mini", 1_000))))
     4
     """
-    check_name(name)
-    start = (
-        check_count("first_epoch", first_epoch, minimum=0),
-        check_count("first_step", first_step, minimum=0),
-    )
-    plan = _plan(batch_size, seed, True, drop_remainder, start)
-    if held_out and example_id:
-        raise ValueError(
-            "`held_out` must be 0 with `example_id`: places would be those in "
-            f"the rest. Received: held_out={held_out}"
-        )
-    source = without(open_split(name, split, data_dir), held_out)
-    source = limited(source, limit)
-    epochs = tf.data.Dataset.range(start[0], np.iinfo(np.int64).max)
-    data = epochs.flat_map(lambda number: source.batches(plan, number))
-    return data.map(_targets(example_id)).prefetch(tf.data.AUTOTUNE)
+    epochs = Epochs(name, batch_size, data_dir, seed, **options)
+    return epochs.stream(first_epoch, first_step)
 
 
 def steps(
     name: str,
     batch_size: int,
     data_dir: str | Path | None = None,
-    *,
-    split: str = "train",
-    drop_remainder: bool = False,
-    limit: int | None = None,
+    **options: Any,
 ) -> int:
     """Number of batches in a pass; arguments as in `epoch`.
 
@@ -245,9 +329,7 @@ def steps(
     >>> datasets.steps("fashion_mini", 256)
     16
     """
-    check_name(name)
-    plan = _plan(batch_size, 0, False, drop_remainder)
-    return _steps(limited(open_split(name, split, data_dir), limit), plan)
+    return Epochs(name, batch_size, data_dir, **options).steps
 
 
 def arrays(
@@ -279,15 +361,56 @@ def arrays(
             "`name` must be a data set that fits into memory; use `load`. "
             "Received: name='imagenet2012'"
         )
-    check_name(name)
-    source = open_split(name, split, data_dir)
-    shape = info(name, data_dir).image_shape
-    images = np.empty((source.size, *shape), np.float32)
-    labels = np.empty(source.size, np.int64)
-    plan = _plan(_UNBATCHED, 0, training=False, drop_remainder=False)
-    for image, label, place in source.batches(plan, 0).as_numpy_iterator():
+    epochs = Epochs(name, _UNBATCHED, data_dir, split=split, training=False)
+    size, shape = epochs.source.size, info(name, data_dir).image_shape
+    images = np.empty((size, *shape), np.float32)
+    labels = np.empty(size, np.int64)
+    for image, label, place in epochs.batches(0).as_numpy_iterator():
         images[place], labels[place] = image, label
     return images, labels
+
+
+def held_out(
+    name: str,
+    count: int,
+    data_dir: str | Path | None = None,
+    *,
+    split: str = "train",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Examples kept out of training, to choose between trained models.
+
+    A random choice, always the same, in the split's own order.
+    `stream(..., held_out=count)` yields the others.
+
+    Args:
+        name: As in `arrays`.
+        count: How many, >= 1 and <= N.
+        data_dir: As in `load`.
+        split: As in `load`.
+
+    Returns:
+        As `arrays`.
+
+    Raises:
+        ValueError: As in `arrays`, or for a `count` out of range.
+        OSError: As in `load`.
+
+    Example:
+
+    >>> from rs_keras import datasets
+    >>> images, labels = datasets.held_out("fashion_mini", 100)
+    >>> len(images), len(set(labels.tolist()))
+    (100, 10)
+    """
+    check_count("count", count)
+    images, labels = arrays(name, split, data_dir)
+    if count > len(images):
+        raise ValueError(
+            f"`count` must be <= {len(images)}, the number of examples. "
+            f"Received: count={count}"
+        )
+    rows = chosen_places(len(images), count)
+    return images[rows], labels[rows]
 
 
 def attach(data: tf.data.Dataset, **columns: Any) -> tf.data.Dataset:
@@ -322,15 +445,15 @@ def attach(data: tf.data.Dataset, **columns: Any) -> tf.data.Dataset:
             "`data` must have targets with an `example_id`: load it with "
             f"example_id=True. Received: targets {spec}"
         )
-    held = {key: np.asarray(column) for key, column in columns.items()}
-    if not held or not all(c.ndim and len(c) for c in held.values()):
-        shapes = {key: list(column.shape) for key, column in held.items()}
+    given = {key: np.asarray(column) for key, column in columns.items()}
+    if not given or not all(c.ndim and len(c) for c in given.values()):
+        shapes = {key: list(column.shape) for key, column in given.items()}
         raise ValueError(
             "`columns` must be at least one array with a row an example. "
             f"Received: {shapes or 'none'}"
         )
     with tf.device("CPU"):
-        tensors = {key: tf.constant(column) for key, column in held.items()}
+        tensors = {key: tf.constant(column) for key, column in given.items()}
 
     def join(image: tf.Tensor, targets: dict) -> tuple[tf.Tensor, dict]:
         index = targets["example_id"]
@@ -340,29 +463,8 @@ def attach(data: tf.data.Dataset, **columns: Any) -> tf.data.Dataset:
     return data.map(join, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _plan(
-    batch_size: int,
-    seed: int,
-    training: bool,
-    drop_remainder: bool,
-    start: tuple[int, int] = (0, 0),
-) -> Plan:
-    return Plan(
-        check_count("batch_size", batch_size),
-        check_count("seed", seed, minimum=0),
-        training,
-        drop_remainder,
-        start,
-    )
-
-
-def _steps(source: Source, plan: Plan) -> int:
-    full, rest = divmod(source.size, plan.batch_size)
-    return full + bool(rest and not plan.drop_remainder)
-
-
 def _targets(example_id: bool) -> Callable[..., tuple]:
-    """Returns the step from (images, labels, places) to what users see."""
+    """Returns the function from (images, labels, places) to what users see."""
 
     def targets(images: Any, labels: Any, places: Any) -> tuple:
         if example_id:

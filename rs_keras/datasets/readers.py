@@ -1,4 +1,4 @@
-"""Opens a data set: from tensorflow-datasets, a NumPy archive or a folder."""
+"""Readers of data sets: NumPy archives, folders, tensorflow-datasets."""
 
 import urllib.error
 import urllib.request
@@ -27,7 +27,7 @@ _IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png"})
 
 @dataclass(frozen=True)
 class Contents:
-    """What a data set that is not in the registry turns out to hold."""
+    """Splits, shape and classes of a data set outside the registry."""
 
     splits: tuple[str, ...]
     image_shape: tuple[int, int, int]
@@ -39,19 +39,19 @@ class Contents:
 
 def npz_splits(path: Path) -> dict[str, tuple[str, str]]:
     """Returns the names of the two arrays of each split of an archive."""
-    found = _npz_arrays(path, [])[1]
+    names = _npz_arrays(path, [])[1]
     splits = {
         split: (f"x_{split}", f"y_{split}")
         for split in ("train", "test")
-        if {f"x_{split}", f"y_{split}"} <= found
+        if {f"x_{split}", f"y_{split}"} <= names
     }
-    if not splits and {"images", "labels"} <= found:
+    if not splits and {"images", "labels"} <= names:
         splits = dict.fromkeys(("train", "test"), ("images", "labels"))
     if not splits:
         raise ValueError(
             "`name`: an npz file must hold x_train and y_train, x_test and "
             "y_test, or images and labels. "
-            f"Received: {path} with {', '.join(sorted(found)) or 'nothing'}"
+            f"Received: {path} with {', '.join(sorted(names)) or 'nothing'}"
         )
     return splits
 
@@ -130,7 +130,7 @@ def _npz_pair(
 
 
 def folder_contents(path: Path) -> Contents:
-    """Looks at every image of a folder, without decoding it."""
+    """Reads the shapes of all images of a folder, without decoding them."""
     splits = _folder_splits(path)
     names = _folder_classes(splits)
     shapes: dict[tuple[int, int, int], str] = {}
@@ -194,19 +194,19 @@ def _folder_files(
     folder: Path, classes: Sequence[str]
 ) -> tuple[list[str], np.ndarray]:
     """Returns the image files, by class and name, and their labels."""
-    found = [
+    examples = [
         (str(file), label)
         for label, name in enumerate(classes)
         for file in sorted((folder / name).glob("*"))
         if file.suffix.lower() in _IMAGE_SUFFIXES
     ]
-    if not found:
+    if not examples:
         raise ValueError(
             "`name`: an image folder must hold "
             f"{', '.join(sorted(_IMAGE_SUFFIXES))} files. "
             f"Received: none in {folder}/*/"
         )
-    return [file for file, _ in found], np.array([y for _, y in found])
+    return [file for file, _ in examples], np.array([y for _, y in examples])
 
 
 def _image_shape(file: str) -> tuple[int, int, int]:
@@ -259,21 +259,21 @@ def imagenet_source(split: str, data_dir: Path | None) -> Source:
             ),
         )
     builder = _prepared("imagenet2012", data_dir)
-    found = builder.info.splits["train" if split == "train" else "validation"]
+    info = builder.info.splits["train" if split == "train" else "validation"]
     return StreamedSource(
         record_rows(
-            [str(file) for file in found.filepaths],
-            found.shard_lengths,
+            [str(file) for file in info.filepaths],
+            info.shard_lengths,
             partial(_parse, builder.info.features),
         ),
-        found.num_examples,
+        info.num_examples,
         augmentation.resized_centre,
         augmentation.resized_crop,
     )
 
 
 def _parse(features: Any, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Takes a record apart and leaves its image encoded."""
+    """Parses a record, but leaves its image encoded."""
     import tensorflow_datasets as tfds
 
     decoders = {"image": tfds.decode.SkipDecoding()}
@@ -328,7 +328,7 @@ def _reachable(url: str) -> bool:
         with urllib.request.urlopen(request, timeout=20):
             return True
     except urllib.error.HTTPError:
-        # It answers; what it makes of the download itself will be seen.
+        # The server answers; the download itself may still fail.
         return True
     except OSError:
         return False

@@ -1,41 +1,17 @@
-"""Which data sets there are, what is known of each, and how to open one."""
+"""The registry of data sets: names, facts, and how to open one."""
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from rs_keras._checks import check_choice
-from rs_keras.datasets import readers as readers
+from rs_keras.datasets import readers
 from rs_keras.datasets.sources import Source
 
 _BUNDLED = Path(__file__).parents[1] / "data" / "fashion_mini.npz"
-
-_DIGITS = tuple("0123456789")
-_CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
-_CIFAR10_NAMES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
 
 
 @dataclass(frozen=True)
@@ -69,65 +45,29 @@ class DatasetInfo:
     name: str
     image_shape: tuple[int, int, int]
     num_classes: int
-    class_names: tuple[str, ...] | None
+    class_names: tuple[str, ...] | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     augmentation: str | None = None
     splits: tuple[str, ...] = ("train", "test")
 
 
-def _grey(name: str, class_names: tuple[str, ...]) -> DatasetInfo:
-    return DatasetInfo(name, (28, 28, 1), 10, class_names)
+def _read_registry() -> dict[str, DatasetInfo]:
+    path = Path(__file__).with_name("registry.toml")
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    class_names = table.pop("class_names")
+
+    def entry(name: str, facts: dict[str, Any]) -> DatasetInfo:
+        if "class_names" in facts:
+            facts["class_names"] = class_names[facts["class_names"]]
+        for key, value in facts.items():
+            facts[key] = tuple(value) if isinstance(value, list) else value
+        return DatasetInfo(name, **facts)
+
+    return {name: entry(name, facts) for name, facts in table.items()}
 
 
-def _colour(
-    name: str,
-    class_names: tuple[str, ...] | None,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    num_classes: int = 10,
-    augmentation: str | None = "crop_and_flip",
-    splits: tuple[str, ...] = ("train", "test"),
-) -> DatasetInfo:
-    shape = (32, 32, 3)
-    return DatasetInfo(
-        name, shape, num_classes, class_names, mean, std, augmentation, splits
-    )
-
-
-# Means and deviations are those of the code of Cohen et al. and of CAT-RS
-# (CIFAR-10's deviation is an average over images, smaller than the one over
-# pixels). SVHN's are over the pixels of its training split.
-_CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-_CIFAR100 = ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
-_SVHN = ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
-_ENTRIES = (
-    _grey("mnist", _DIGITS),
-    _grey("fashion_mnist", _CLOTHES),
-    _grey("fashion_mini", _CLOTHES),
-    _grey("mnist_corrupted", _DIGITS),
-    _colour("cifar10", _CIFAR10_NAMES, *_CIFAR10),
-    _colour("cifar100", None, *_CIFAR100, num_classes=100),
-    _colour(
-        "cifar10_corrupted",
-        _CIFAR10_NAMES,
-        *_CIFAR10,
-        augmentation=None,
-        splits=("test",),
-    ),
-    # A mirrored digit is no digit.
-    _colour("svhn_cropped", _DIGITS, *_SVHN, augmentation=None),
-    DatasetInfo(
-        "imagenet2012",
-        (224, 224, 3),
-        1000,
-        None,
-        (0.485, 0.456, 0.406),
-        (0.229, 0.224, 0.225),
-        "resized_crop",
-    ),
-)
-REGISTRY = {entry.name: entry for entry in _ENTRIES}
+REGISTRY = _read_registry()
 _WITH_VARIANTS = ("mnist_corrupted", "cifar10_corrupted")
 _FROM_DISK: dict[str, Callable[[Path], readers.Contents]] = {
     "npz": readers.npz_contents,
@@ -136,7 +76,7 @@ _FROM_DISK: dict[str, Callable[[Path], readers.Contents]] = {
 
 
 def names() -> list[str]:
-    """The names that `load` knows; "npz:PATH" and the like are patterns.
+    """The names that `load` takes; "npz:PATH" and the like are patterns.
 
     Example:
 
@@ -172,13 +112,13 @@ def info(name: str, data_dir: str | Path | None = None) -> DatasetInfo:
     kind, path = _parse(name, data_dir)
     if path is None:
         return REGISTRY[kind]
-    found = _contents(kind, path, _written(path))
+    contents = _contents(kind, path, _written(path))
     return DatasetInfo(
         name,
-        found.image_shape,
-        len(found.class_names),
-        found.class_names,
-        splits=found.splits,
+        contents.image_shape,
+        len(contents.class_names),
+        contents.class_names,
+        splits=contents.splits,
     )
 
 
@@ -194,7 +134,7 @@ def check_name(name: str) -> None:
 
 
 def open_split(name: str, split: str, data_dir: str | Path | None) -> Source:
-    """Opens a split, or finds it still open: every epoch asks again."""
+    """Opens a split, or returns it from the cache, as for every epoch."""
     kind, path = _parse(name, data_dir)
     if path is not None:
         return _open_path(kind, path, split, _written(path))
@@ -218,7 +158,7 @@ def _parse(name: str, data_dir: str | Path | None) -> tuple[str, Path | None]:
 
 
 def _written(path: Path) -> int:
-    """When a file was written: if it was written again, it is read again."""
+    """Returns when a file was written; a changed file is read again."""
     return path.stat().st_mtime_ns if path.exists() else 0
 
 

@@ -1,9 +1,9 @@
-"""Where the images of a data set come from, and how one pass reads them.
+"""Sources of examples, in memory or on disk, and passes through them.
 
-A source is one split: `batches(plan, epoch)` is pass number `epoch` through
-it, as batches of (float32 images in [0, 1], int64 labels, int64 places in the
-split). `epoch` may be a tensor, so that passes can follow each other inside
-one tf.data graph.
+A source is one split: `batches(plan, epoch)` is its epoch number `epoch`, as
+batches of (float32 images in [0, 1], int64 labels, int64 places in the split).
+`epoch` may be a tensor, so that epochs can follow each other inside one tf.data
+graph.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from rs_keras import noise
 from rs_keras._checks import check_count
 from rs_keras.datasets import augmentation
 
-# Names the use of a seed, so that the same number given to a trainer or to a
-# certification makes unrelated draws.
+# Domain separation: the same seed given to a trainer or to a certification
+# makes unrelated draws.
 _ORDER, _AUGMENTATION, _FILES, _BUFFER = range(4)
 _DATA = 0x64617461
 
@@ -38,7 +38,7 @@ class Plan:
     Attributes:
         batch_size: Of every batch but the last one.
         seed: Of the order and of the augmentation.
-        training: Shuffle and augment; else the split's own order, as it is.
+        training: Shuffle and augment; else keep the split's own order.
         drop_remainder: Leave out a last batch that is not full.
         start: (epoch, step): that epoch starts at that step.
     """
@@ -79,7 +79,7 @@ class Source(Protocol):
         """Pass number `epoch`: (images, labels, places in the split)."""
 
     def __hash__(self) -> int:
-        """By identity: a source is opened once and found again."""
+        """By identity: a source is opened once and cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +103,7 @@ class ArraySource:
 
     @cached_property
     def _tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
-        # One copy, shared by every pass, also when the first one is asked for
-        # inside a graph; it has no place on an accelerator.
+        # One copy for all passes, made outside of graphs, and in host memory.
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(self.images), tf.constant(self.labels)
 
@@ -123,31 +122,31 @@ class ArraySource:
                 self.size,
             )
 
-        def batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def gather(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start = step * plan.batch_size
             index = order[start : start + plan.batch_size]
             if plan.drop_remainder:
                 index = tf.ensure_shape(index, [plan.batch_size])
-            found = tf.gather(images, index)
+            batch = tf.gather(images, index)
             if augmented:
-                found = augmentation.crop_and_flip(
-                    found, tf.gather(numbers, index)
+                batch = augmentation.crop_and_flip(
+                    batch, tf.gather(numbers, index)
                 )
-            if found.dtype == tf.uint8:
-                found = tf.cast(found, tf.float32) / 255.0
-            return found, tf.gather(labels, index), index
+            if batch.dtype == tf.uint8:
+                batch = tf.cast(batch, tf.float32) / 255.0
+            return batch, tf.gather(labels, index), index
 
-        full, rest = divmod(self.size, plan.batch_size)
-        steps = full + bool(rest and not plan.drop_remainder)
+        full, remainder = divmod(self.size, plan.batch_size)
+        steps = full + bool(remainder and not plan.drop_remainder)
         return tf.data.Dataset.range(plan.first_step(epoch), steps).map(
-            batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            gather, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
 
 
 def chosen_places(size: int, count: int) -> np.ndarray:
     """Returns `count` places in range(size), rising, always the same ones.
 
-    At random, because data sets come sorted by class, or in turns.
+    At random, because data sets may be sorted by class.
     """
     order = np.random.Generator(np.random.Philox(0)).permutation(size)
     return np.sort(order[:count])
@@ -174,10 +173,10 @@ def without(source: Source, count: int) -> Source:
             f"`held_out` must be < {source.size}, the number of examples. "
             f"Received: held_out={count}"
         )
-    rest = np.ones(source.size, bool)
-    rest[chosen_places(source.size, count)] = False
+    kept = np.ones(source.size, bool)
+    kept[chosen_places(source.size, count)] = False
     return ArraySource(
-        source.images[rest], source.labels[rest], source.augmented
+        source.images[kept], source.labels[kept], source.augmented
     )
 
 
@@ -210,8 +209,8 @@ class StreamedSource:
             one.
         size: Number of examples.
         decode: From a file name or bytes to float32 [H, W, C] in [0, 1].
-        augment: From the same and random numbers to the same; what training
-            does instead of `decode`, where there is such a thing.
+        augment: From the same and random numbers to the same; replaces `decode`
+            in training; None for no augmentation.
     """
 
     rows: Callable[[Plan, Any], tf.data.Dataset]
@@ -261,11 +260,11 @@ def record_rows(
     lengths: Sequence[int],
     parse: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
 ) -> Callable[[Plan, Any], tf.data.Dataset]:
-    """Rows from record files, which can only be read from their beginning.
+    """Rows from record files, which can only be read sequentially.
 
-    Training reads several files at once, in a random order, through a buffer
-    that shuffles: as good as random on files that were shuffled when they
-    were written, and a function of (seed, epoch).
+    Training reads several files at once, in a random order, through a shuffle
+    buffer. The order is a function of (seed, epoch), and close to uniform if
+    the files were shuffled when they were written.
 
     Args:
         files: TFRecord files.

@@ -1,4 +1,4 @@
-"""Comparing certification logs of the same examples, example by example."""
+"""Paired comparison of certification logs of the same examples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,15 @@ import numpy as np
 
 from rs_keras._checks import check_count
 from rs_keras._checks import check_probability
+from rs_keras.logs.file_format import first_few
 from rs_keras.logs.log import CertificationLog
+from rs_keras.logs.log import count_examples
 
 # Resampled examples at a time: bounds the memory, not the result.
 _CHUNK = 2**22
 
-# An average certified radius depends on these, too; they may be what is
-# compared, so they are said, not refused.
+# An average certified radius depends on these settings, too. They may be what
+# is compared, so differences are reported, not refused.
 _NOTED = (
     "n",
     "alpha",
@@ -28,20 +30,20 @@ _NOTED = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much larger one log's average certified radius is than another's.
+    """The difference of two logs' average certified radii.
 
     Attributes:
-        names: What the two logs are called: `difference` is the ACR of the
-            second minus that of the first.
+        names: Of the two logs: `difference` is the ACR of the second minus that
+            of the first.
         difference: In pixel units, as radii are.
         low: Lower end of the interval.
         high: Upper end of the interval.
         confidence: Of the interval.
-        examples: How many both logs hold.
+        examples: Number of examples in each log.
         wins: Examples on which the second log's radius is larger (an example
             that is not certified correctly counts as radius 0).
         losses: Examples on which it is smaller.
-        notes: What else differs between the two, in words; may be empty.
+        notes: Other differences between the two, in words; may be empty.
 
     Example:
 
@@ -89,15 +91,15 @@ def compare_acr(
     """Compares two logs' average certified radii with a paired bootstrap.
 
     With R the radius of an example that is certified correctly and 0 for the
-    others, the difference is mean(R2 - R1). The interval is that between the
+    others, the difference is mean(R2 - R1). The interval lies between the
     (1 - confidence) / 2 and (1 + confidence) / 2 quantiles of the same mean
-    over `resamples` resampled sets of examples. Pairing takes away what the
-    two logs share: that some images are hard for any classifier. The interval
-    is about other examples of the same kind, not about other training seeds.
+    over `resamples` resampled sets of examples. Pairing removes the variation
+    that both logs share: some images are hard for any classifier. The interval
+    covers other examples of the same kind, not other training seeds.
 
     Args:
-        first: The one to compare with.
-        second: Another, of the same examples (in any order) and sigma.
+        first: The baseline.
+        second: Another log of the same examples (in any order) and sigma.
         confidence: Of the interval, in (0, 1).
         resamples: >= 100.
         seed: Of the resampling, >= 0.
@@ -142,21 +144,19 @@ def compare_acr(
         examples=len(gains),
         wins=int((gains > 0).sum()),
         losses=int((gains < 0).sum()),
-        notes=_noted(first, second),
+        notes=_differing_settings(first, second),
     )
 
 
 def check_comparable(logs: Sequence[CertificationLog]) -> None:
-    """Raises ValueError unless all logs are of one sigma and one set of images.
+    """Raises ValueError unless all logs have the same sigma and examples.
 
-    Nor may some be of one sigma for all images (`CertificationLog.scope`) and
-    others of a sigma chosen for each: those are no one classifier's. Nor may
-    their radii be in different norms. A log without settings may be of any
-    sigma and data set: then only the numbers and labels of its examples are
-    held against the others.
+    They must also have the same scope (`CertificationLog.scope`) and norm. The
+    sigma and the data set of a log without settings are not known: only the
+    numbers and labels of its examples are compared.
 
     Args:
-        logs: Any number of them.
+        logs: Any number of logs.
 
     Example:
 
@@ -170,33 +170,35 @@ def check_comparable(logs: Sequence[CertificationLog]) -> None:
     Traceback (most recent call last):
     ValueError: `logs` must be of the same sigma to be compared. Received: ...
     """
-    _check_scope(logs)
-    _check_norm(logs)
-    _check_setting("sigma", "sigma", logs)
+    scopes = [(log.name, log.scope) for log in logs]
+    check_equal("be of the same scope to be compared", "scope", scopes)
+    # Only logs in another norm than L2 record it (`rs_keras.bounds`).
+    norms = [(log.name, log.settings.get("norm", "l2")) for log in logs]
+    check_equal("hold radii in the same norm to be compared", "norm", norms)
+    sigmas = [(log.name, log.settings.get("sigma")) for log in logs]
+    check_equal("be of the same sigma to be compared", "sigma", sigmas)
     check_same_examples(logs)
 
 
-def _check_scope(logs: Sequence[CertificationLog]) -> None:
-    if len({log.scope for log in logs}) > 1:
-        found = ", ".join(f"{log.scope} ({log.name})" for log in logs)
-        raise ValueError(
-            "`logs` must be of the same scope to be compared. Received: "
-            f"scope={found}"
-        )
+def check_equal(rule: str, key: str, values: Sequence[tuple[str, Any]]) -> None:
+    """Raises ValueError unless all logs have the same value, where known.
 
+    Args:
+        rule: What the logs must do, in the error.
+        key: What the values are called there.
+        values: (name, value) of each log; None for a value that is not known.
 
-def _check_norm(logs: Sequence[CertificationLog]) -> None:
-    # Only logs in another norm than L2 say which (`rs_keras.bounds`).
-    norms = [log.settings.get("norm", "l2") for log in logs]
-    if len(set(norms)) > 1:
-        found = ", ".join(
-            f"{norm} ({log.name})"
-            for norm, log in zip(norms, logs, strict=True)
-        )
-        raise ValueError(
-            "`logs` must hold radii in the same norm to be compared. "
-            f"Received: norm={found}"
-        )
+    Example:
+
+    >>> from rs_keras.logs.comparison import check_equal
+    >>> check_equal("be of the same sigma", "sigma", [("a", 0.5), ("b", 1.0)])
+    Traceback (most recent call last):
+    ValueError: `logs` must be of the same sigma. Received: sigma=0.5 (a), ...
+    """
+    known = dict.fromkeys(pair for pair in values if pair[1] is not None)
+    if len({str(value) for _, value in known}) > 1:
+        received = ", ".join(f"{value} ({name})" for name, value in known)
+        raise ValueError(f"`logs` must {rule}. Received: {key}={received}")
 
 
 def _check_measured(logs: Sequence[CertificationLog]) -> None:
@@ -209,10 +211,10 @@ def _check_measured(logs: Sequence[CertificationLog]) -> None:
 
 
 def check_same_examples(logs: Sequence[CertificationLog]) -> None:
-    """Raises ValueError unless all logs are of one set of labelled images.
+    """Raises ValueError unless all logs have the same labelled examples.
 
     Args:
-        logs: Any number of them.
+        logs: Any number of logs.
 
     Example:
 
@@ -226,24 +228,12 @@ def check_same_examples(logs: Sequence[CertificationLog]) -> None:
     Traceback (most recent call last):
     ValueError: ...
     """
-    _check_setting("dataset", "data set", logs)
+    data = [(log.name, log.settings.get("dataset")) for log in logs]
+    check_equal("be of the same data set to be compared", "dataset", data)
     for log in logs:
-        if not len(log):
-            raise ValueError(f"{log.name} holds no example")
+        count_examples(log)
         _check_examples(logs[0], log)
         _check_labels(logs[0], log)
-
-
-def _check_setting(
-    key: str, words: str, logs: Sequence[CertificationLog]
-) -> None:
-    known = [log for log in logs if log.settings.get(key) is not None]
-    if len({str(log.settings[key]) for log in known}) > 1:
-        found = ", ".join(f"{log.settings[key]} ({log.name})" for log in known)
-        raise ValueError(
-            f"`logs` must be of the same {words} to be compared. Received: "
-            f"{key}={found}"
-        )
 
 
 def _check_examples(first: CertificationLog, other: CertificationLog) -> None:
@@ -253,20 +243,13 @@ def _check_examples(first: CertificationLog, other: CertificationLog) -> None:
         raise ValueError(
             "`logs` must hold the same examples to be compared. Received: "
             f"{first.name} with {len(first)}, {other.name} with {len(other)}; "
-            f"only in {first.name}: {_few(missing)}; only in {other.name}: "
-            f"{_few(more)}"
+            f"only in {first.name}: {first_few(missing)}; "
+            f"only in {other.name}: {first_few(more)}"
         )
 
 
-def _few(numbers: np.ndarray) -> str:
-    if not len(numbers):
-        return "none"
-    shown = ", ".join(map(str, numbers[:5].tolist()))
-    return shown + (f", ... ({len(numbers)})" if len(numbers) > 5 else "")
-
-
 def _check_labels(first: CertificationLog, other: CertificationLog) -> None:
-    ours, theirs = _by_idx(first), _by_idx(other)
+    ours, theirs = np.argsort(first.idx), np.argsort(other.idx)
     differing = np.flatnonzero(first.label[ours] != other.label[theirs])
     if len(differing):
         row = int(differing[0])
@@ -278,13 +261,9 @@ def _check_labels(first: CertificationLog, other: CertificationLog) -> None:
         )
 
 
-def _by_idx(log: CertificationLog) -> np.ndarray:
-    return np.argsort(log.idx, kind="stable")
-
-
 def _scores(log: CertificationLog) -> np.ndarray:
     """The radii that are averaged, in the order of the examples' numbers."""
-    return (log.correct * log.radius)[_by_idx(log)]
+    return (log.correct * log.radius)[np.argsort(log.idx)]
 
 
 def _resampled_means(
@@ -294,23 +273,20 @@ def _resampled_means(
     rows = max(1, _CHUNK // len(values))
     means = [
         values[rng.integers(len(values), size=(count, len(values)))].mean(1)
-        for count in _parts(resamples, rows)
+        for count in np.diff([*range(0, resamples, rows), resamples])
     ]
     return np.concatenate(means)
 
 
-def _parts(total: int, size: int) -> list[int]:
-    whole, rest = divmod(total, size)
-    return [size] * whole + ([rest] if rest else [])
-
-
-def _noted(first: CertificationLog, second: CertificationLog) -> str:
-    def known(key: str) -> tuple[Any, Any]:
-        return first.settings.get(key), second.settings.get(key)
-
-    pairs = {key: known(key) for key in _NOTED}
+def _differing_settings(
+    first: CertificationLog, second: CertificationLog
+) -> str:
+    pairs = (
+        (key, first.settings.get(key), second.settings.get(key))
+        for key in _NOTED
+    )
     return ", ".join(
         f"{key} ({old} and {new})"
-        for key, (old, new) in pairs.items()
+        for key, old, new in pairs
         if old is not None and new is not None and old != new
     )

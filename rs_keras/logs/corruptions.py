@@ -1,4 +1,4 @@
-"""Certification on corrupted images, as the papers report it."""
+"""Certified accuracy and radii on corrupted images, as in the papers."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ import numpy as np
 
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
+from rs_keras.logs.comparison import check_equal
+from rs_keras.logs.file_format import COLUMNS
 from rs_keras.logs.log import CertificationLog
 
 # Images a severity where one log holds all of them, one after the other, as
@@ -20,7 +22,7 @@ Logs = CertificationLog | Sequence[CertificationLog]
 
 @dataclass(frozen=True)
 class CorruptionResult:
-    """How a classifier does under one corruption.
+    """Results of a classifier under one corruption.
 
     Attributes:
         corruption: Its name.
@@ -51,7 +53,7 @@ class CorruptionResult:
 
 @dataclass(frozen=True)
 class CorruptionSummary:
-    """How a classifier does under several corruptions.
+    """Results of a classifier under several corruptions.
 
     Attributes:
         results: One a corruption.
@@ -72,12 +74,12 @@ class CorruptionSummary:
     @property
     def mean_accuracy(self) -> float:
         """mAcc: the mean of the corruptions' accuracies."""
-        return float(np.mean([one.accuracy for one in self.results]))
+        return float(np.mean([result.accuracy for result in self.results]))
 
     @property
     def mean_acr(self) -> float:
         """mACR: the mean of the corruptions' average certified radii."""
-        return float(np.mean([one.acr for one in self.results]))
+        return float(np.mean([result.acr for result in self.results]))
 
 
 def summarize(
@@ -87,8 +89,8 @@ def summarize(
 
     Args:
         logs: By corruption: one log of all severities one after the other
-            (CIFAR-10-C's files), or a log a severity; see `grouped`.
-        severity_size: Images a severity in the former case: example idx is of
+            (CIFAR-10-C's files), or one log per severity; see `grouped`.
+        severity_size: Images per severity in the former case: example idx has
             severity idx // severity_size + 1.
 
     Returns:
@@ -119,10 +121,15 @@ def summarize(
     if not logs:
         raise ValueError("`logs` must hold at least one log. Received: none")
     parts = {
-        name: _severities(name, some, severity_size)
-        for name, some in logs.items()
+        name: _severities(name, group, severity_size)
+        for name, group in logs.items()
     }
-    _check_sigma(logs)
+    sigmas = [
+        (log.name, log.settings.get("sigma"))
+        for severities in parts.values()
+        for log in severities
+    ]
+    check_equal("be of the same sigma", "sigma", sigmas)
     _check_alike(parts)
     return CorruptionSummary([_result(*item) for item in parts.items()])
 
@@ -152,10 +159,10 @@ def grouped(
     >>> list(grouped([log]))
     ['motion_blur']
     """
-    found: dict[str, dict[int, CertificationLog]] = {}
+    by_corruption: dict[str, dict[int, CertificationLog]] = {}
     for log in logs:
         corruption, severity = _variant(log)
-        others = found.setdefault(corruption, {})
+        others = by_corruption.setdefault(corruption, {})
         if severity in others:
             raise ValueError(
                 "`logs` must be of different data sets. Received: "
@@ -165,7 +172,7 @@ def grouped(
         others[severity] = log
     return {
         name: [others[severity] for severity in sorted(others)]
-        for name, others in found.items()
+        for name, others in by_corruption.items()
     }
 
 
@@ -201,59 +208,44 @@ def corruption_table(
     if not summaries:
         raise ValueError("`summaries` must hold at least one. Received: none")
     _check_same_corruptions(summaries)
-    percent = measure == "accuracy"
+    digits, factor = (1, 100) if measure == "accuracy" else (3, 1)
     first = next(iter(summaries.values()))
-    cells = [
-        ["", *(one.corruption for one in first.results), "mean"],
-        *(
-            [name, *_numbers(summary, percent)]
-            for name, summary in summaries.items()
-        ),
-    ]
+    cells = [["", *(result.corruption for result in first.results), "mean"]]
+    for name, summary in summaries.items():
+        values = [getattr(result, measure) for result in summary.results]
+        values.append(getattr(summary, f"mean_{measure}"))
+        cells.append([name, *(f"{factor * x:.{digits}f}" for x in values)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *map(str.rjust, row[1:], widths[1:]),
-            ]
-        )
+    lines = [
+        [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
         for row in cells
-    )
-
-
-def _numbers(summary: CorruptionSummary, percent: bool) -> list[str]:
-    if percent:
-        shares = [one.accuracy for one in summary.results]
-        return [f"{100 * x:.1f}" for x in [*shares, summary.mean_accuracy]]
-    radii = [one.acr for one in summary.results]
-    return [f"{x:.3f}" for x in [*radii, summary.mean_acr]]
+    ]
+    return "\n".join(map("  ".join, lines))
 
 
 def _check_same_corruptions(
     summaries: Mapping[str, CorruptionSummary],
 ) -> None:
     (first, wanted), *others = summaries.items()
-    expected = {one.corruption: one.examples for one in wanted.results}
+    expected = {r.corruption: r.examples for r in wanted.results}
     for name, summary in others:
-        found = {one.corruption: one.examples for one in summary.results}
-        if list(found) != list(expected) and set(found) == set(expected):
+        counts = {r.corruption: r.examples for r in summary.results}
+        if counts != expected:
+            differing = ", ".join(
+                f"{key} ({expected.get(key, 0)} examples in {first}, "
+                f"{counts.get(key, 0)} in {name})"
+                for key in dict.fromkeys([*expected, *counts])
+                if expected.get(key) != counts.get(key)
+            )
+            raise ValueError(
+                "`summaries` must be of the same corruptions and examples. "
+                f"Received: {differing}"
+            )
+        if list(counts) != list(expected):
             raise ValueError(
                 "`summaries` must have their corruptions in the same order. "
                 f"Received: {', '.join(expected)} in {first}, "
-                f"{', '.join(found)} in {name}"
-            )
-        if found != expected:
-            differing = dict.fromkeys([*expected, *found])
-            words = [
-                f"{key} ({expected.get(key, 0)} examples in {first}, "
-                f"{found.get(key, 0)} in {name})"
-                for key in differing
-                if expected.get(key) != found.get(key)
-            ]
-            raise ValueError(
-                "`summaries` must be of the same corruptions and examples. "
-                f"Received: {', '.join(words)}"
+                f"{', '.join(counts)} in {name}"
             )
 
 
@@ -281,51 +273,29 @@ def _severities(
         parts = list(logs)
     else:
         severity = logs.idx // severity_size
-        parts = [_rows(logs, severity == one) for one in np.unique(severity)]
+        parts = [_rows(logs, severity == s) for s in np.unique(severity)]
     if not parts or not all(len(part) for part in parts):
         raise ValueError(f"`logs` must hold examples of {name}. Received: none")
     return parts
 
 
 def _rows(log: CertificationLog, rows: np.ndarray) -> CertificationLog:
-    return replace(
-        log,
-        idx=log.idx[rows],
-        label=log.label[rows],
-        predict=log.predict[rows],
-        radius=log.radius[rows],
-        correct=log.correct[rows],
-        time=log.time[rows],
-        extra={name: values[rows] for name, values in log.extra.items()},
-    )
-
-
-def _check_sigma(logs: Mapping[str, Logs]) -> None:
-    # Pairs: logs of several folders may have one name.
-    sigmas = [
-        (one.name, one.settings["sigma"])
-        for some in logs.values()
-        for one in ([some] if isinstance(some, CertificationLog) else some)
-        if one.settings.get("sigma") is not None
-    ]
-    if len({sigma for _, sigma in sigmas}) > 1:
-        words = ", ".join(f"{sigma} ({name})" for name, sigma in sigmas)
-        raise ValueError(
-            f"`logs` must be of the same sigma. Received: sigma={words}"
-        )
+    extra = {name: values[rows] for name, values in log.extra.items()}
+    own = {name: getattr(log, name)[rows] for name in COLUMNS}
+    return replace(log, extra=extra, **own)
 
 
 def _check_alike(parts: Mapping[str, Sequence[CertificationLog]]) -> None:
-    """Corrupted copies of the same images, or their averages say nothing."""
+    """Checks that all corruptions are of the same images."""
     (first, wanted), *others = parts.items()
     expected = [sorted(part.idx.tolist()) for part in wanted]
-    for name, found in others:
-        if [sorted(part.idx.tolist()) for part in found] != expected:
+    for name, group in others:
+        if [sorted(part.idx.tolist()) for part in group] != expected:
             raise ValueError(
                 "`logs` must hold the same severities and examples of every "
                 f"corruption. Received: {first} with "
                 f"{[len(part) for part in wanted]} examples a severity, {name} "
-                f"with {[len(part) for part in found]}, or others of them"
+                f"with {[len(part) for part in group]}, or other examples"
             )
 
 

@@ -1,4 +1,4 @@
-"""Certifying or deciding a data set, into a log that resumes."""
+"""Certification and decisions of a data set, into a log that resumes."""
 
 import json
 import os
@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
-from typing import NamedTuple
-from typing import Protocol
 
 import keras
 import numpy as np
@@ -30,38 +28,21 @@ from rs_keras.logs.examples import compared
 from rs_keras.logs.examples import first_example
 from rs_keras.logs.examples import is_hashed
 from rs_keras.logs.examples import warn_without_hashes
+from rs_keras.logs.file_format import EXAMPLE
+from rs_keras.logs.file_format import FIRST
 from rs_keras.logs.file_format import read_settings
-from rs_keras.logs.hashes import EXAMPLE
-from rs_keras.logs.hashes import FIRST
 from rs_keras.logs.log import CertificationLog
 from rs_keras.logs.writer import LogWriter
 from rs_keras.noise.draws import example_seed
 from rs_keras.noise.draws import fresh_seeds
 
-# Columns of the logs beside those that all logs have: the samples drawn for an
-# image, and the share of the bounding ones that voted for its class.
+# Columns beside those of all logs: the number of draws, and the share of the
+# estimation round that voted for the class.
 EXTRA = ("n", "p_top")
 
 
-class _Certifies(Protocol):
-    """A `Certifier`, or a client that certifies on servers."""
-
-    @property
-    def model(self) -> Any: ...
-
-    def settings(self, *args: Any, **kwargs: Any) -> dict[str, Any]: ...
-
-    def decision_settings(
-        self, *args: Any, **kwargs: Any
-    ) -> dict[str, Any]: ...
-
-    def certify(self, *args: Any, **kwargs: Any) -> Certificate: ...
-
-    def decide(self, *args: Any, **kwargs: Any) -> Decision: ...
-
-
 def certify_dataset(
-    certifier: _Certifies,
+    certifier: Any,
     dataset: tf.data.Dataset | Iterable,
     path: str | os.PathLike[str],
     skip: int = 1,
@@ -72,34 +53,33 @@ def certify_dataset(
     shard: tuple[int, int] | None = None,
     **certify_arguments: Any,
 ) -> CertificationLog:
-    """_Certifies every `skip`-th example of a data set, and logs each.
+    """Certifies every `skip`-th example of a data set, and logs each.
 
-    The log is one line an example, flushed; beside it, `<path>.json` holds the
-    settings. Stopped at any moment, the same call goes on where it was; under
-    other settings, with other weights or on other examples, it refuses. (A
-    function without `variables` has none to compare: that it is the same is up
-    to you.) Examples that the log holds are compared as the data set yields
-    them, by a hash of image and label, before the next one is certified. (Of a
-    log without hashes, from an older version, only the labels are: a warning
-    says so.)
+    The log has one line per example, flushed as it is written; beside it,
+    `<path>.json` holds the settings. If interrupted, the same call resumes the
+    log. It refuses a log of other settings, other weights or other examples.
+    (The weights of a function without `variables` cannot be compared.) The
+    examples of the log are compared with those of the data set, by a hash of
+    image and label, before another one is certified. (A log of an older version
+    has no hashes: only the labels are compared, with a warning.)
 
     Args:
-        certifier: The certifier; or a client of it, which has several examples
-            in hand at a time and logs them as they are finished.
+        certifier: A `Certifier`; or a `CertificationClient`, which works on
+            several examples at a time and logs each when it is finished.
         dataset: Yields (image, label), batched or not; in the same order each
             time.
         path: The log (TSV).
-        skip: Takes examples 0, skip, 2 * skip, ..., >= 1.
-        max_examples: Stops after so many of them; None for no limit. It may
-            grow from one call to the next.
-        seed: Example idx is drawn with `fold_in(seed, idx)`; "keyed" takes the
-            seed of the image itself. None is fresh entropy, or the seed of the
-            log that is continued.
-        name: What the data set is called in the settings.
+        skip: Takes examples 0, skip, 2 * skip, ...; >= 1.
+        max_examples: Stops after so many of them; None for no limit. A resumed
+            log may have a larger one.
+        seed: Example idx is drawn with `fold_in(seed, idx)`; "keyed" computes
+            the seed from the image. None is fresh entropy, or the seed of a
+            log that is resumed.
+        name: Name of the data set in the settings.
         progress: Whether to show a bar with the running ACR and time left.
-        shard: (i, m): of the examples chosen so far, worker i of m takes number
-            i, i + m, i + 2 * m, ... into a log of its own. It needs a `seed`.
-            `CertificationLog.merge` makes one log of them.
+        shard: (i, m): worker i of m takes number i, i + m, i + 2 * m, ... of
+            these examples into a log of its own. It needs a `seed`.
+            `CertificationLog.merge` joins the logs.
         **certify_arguments: See `Certifier.certify`.
 
     Returns:
@@ -107,7 +87,7 @@ def certify_dataset(
 
     Raises:
         ValueError: For arguments out of range, or a log of other settings or
-            other examples (names the first that differs).
+            examples (names the first difference).
         OSError: If the log cannot be written.
 
     Example:
@@ -125,28 +105,42 @@ def certify_dataset(
     array([0, 2])
     """
 
-    def line(found: Certificate) -> _Line:
-        drawn = int(found.n[0] + found.selection_counts.sum())
+    def row(certificate: Certificate) -> dict[str, Any]:
+        label = int(certificate.label[0])
+        votes = certificate.counts[0]
+        selection = certificate.selection_counts[0]
         # Soft predictions may select another class than the votes.
-        abstains = found.label[0] == ABSTAIN
-        votes = found.selection_counts[0]
-        chosen = votes.argmax() if abstains else found.label[0]
-        share = found.counts[0, chosen] / max(1, found.counts[0].sum())
-        own = {} if found.sigma is None else {"sigma": float(found.sigma[0])}
-        label, radius = int(found.label[0]), float(found.radius[0])
-        return _Line(label, radius, drawn, share, own)
+        chosen = selection.argmax() if label == ABSTAIN else label
+        columns = {
+            "predict": label,
+            "radius": float(certificate.radius[0]),
+            "n": int(certificate.n[0] + selection.sum()),
+            "p_top": f"{votes[chosen] / max(1, votes.sum()):.6f}",
+        }
+        if certificate.sigma is not None:
+            columns["sigma"] = float(certificate.sigma[0])
+        return columns
 
-    settings = partial(certifier.settings, **certify_arguments)
-    each = getattr(certifier, "certify_each", None)
-    each = partial(each or _one_by_one(certifier.certify), **certify_arguments)
-    examples = _Examples(
-        dataset, skip, max_examples, seed, name, progress, shard
+    return _log_results(
+        certifier,
+        path,
+        _Pass(
+            dataset,
+            skip,
+            max_examples,
+            shard,
+            seed=seed,
+            name=name,
+            progress=progress,
+        ),
+        settings_of=partial(certifier.settings, **certify_arguments),
+        results_of=_results_of(certifier, "certify", certify_arguments),
+        row_of=row,
     )
-    return _logged(each, line, certifier, settings, examples, path)
 
 
 def decide_dataset(
-    certifier: _Certifies,
+    certifier: Any,
     dataset: tf.data.Dataset | Iterable,
     path: str | os.PathLike[str],
     radius: float | Sequence[float],
@@ -160,9 +154,9 @@ def decide_dataset(
 ) -> CertificationLog:
     """Decides every `skip`-th example of a data set, and logs each.
 
-    The log's radius is the largest asked for that is certified (0, and -1 for
-    the label, where none is), so its certified accuracy is right at the radii
-    asked for, and an ACR of it would mean nothing.
+    The log's radius is the largest of the given ones that is certified (0, with
+    label -1, if none is). Its certified accuracy is therefore right at the
+    given radii, and its ACR has no meaning.
 
     Arguments, result and errors are those of `certify_dataset`, with
 
@@ -184,140 +178,132 @@ def decide_dataset(
     0.5
     """
 
-    def line(found: Decision) -> _Line:
+    def row(decision: Decision) -> dict[str, Any]:
         # A classifier without one finite answer casts no vote.
-        share = found.counts[0].max() / max(1, found.counts[0].sum())
-        drawn = int(found.n[0])
-        return _Line(int(found.label[0]), float(found.radius[0]), drawn, share)
+        votes = decision.counts[0]
+        return {
+            "predict": int(decision.label[0]),
+            "radius": float(decision.radius[0]),
+            "n": int(decision.n[0]),
+            "p_top": f"{votes.max() / max(1, votes.sum()):.6f}",
+        }
 
     arguments = {"radius": radius, **decide_arguments}
-    settings = partial(certifier.decision_settings, **arguments)
-    each = getattr(certifier, "decide_each", None)
-    each = partial(each or _one_by_one(certifier.decide), **arguments)
-    examples = _Examples(
-        dataset, skip, max_examples, seed, name, progress, shard
+    return _log_results(
+        certifier,
+        path,
+        _Pass(
+            dataset,
+            skip,
+            max_examples,
+            shard,
+            seed=seed,
+            name=name,
+            progress=progress,
+        ),
+        settings_of=partial(certifier.decision_settings, **arguments),
+        results_of=_results_of(certifier, "decide", arguments),
+        row_of=row,
     )
-    return _logged(each, line, certifier, settings, examples, path)
-
-
-class _Line(NamedTuple):
-    """What is logged of an example."""
-
-    predict: int
-    radius: float
-    n: int
-    share: float
-    own: Mapping[str, float] = {}
-
-
-class _Examples(NamedTuple):
-    """Which examples are examined, and with which noise."""
-
-    dataset: tf.data.Dataset | Iterable
-    skip: int
-    max_examples: int | None
-    seed: int | str | None
-    name: str | None
-    progress: bool
-    shard: tuple[int, int] | None = None
 
 
 # (idx, label, hash), an image [1, H, W, C] and its seed.
-_Keyed = tuple[tuple[int, int, str], np.ndarray, Any]
+_Example = tuple[tuple[int, int, str], np.ndarray, Any]
+_Results = Callable[[Iterable[_Example]], Iterator[Any]]
 
 
-def _one_by_one(examine: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `examine` for many: what `certify_each` of a client is."""
+@dataclass(frozen=True)
+class _Pass:
+    """A pass through a data set; the arguments of `certify_dataset`."""
 
-    def each(examples: Iterable[_Keyed], **arguments: Any) -> Iterator[Any]:
-        for key, image, seed in examples:
-            yield key, examine(image, seed=seed, **arguments)
+    dataset: tf.data.Dataset | Iterable
+    skip: int = 1
+    max_examples: int | None = None
+    shard: tuple[int, int] | None = None
+    seed: int | str | None = None
+    name: str | None = None
+    progress: bool = False
 
-    return each
+    def __post_init__(self) -> None:
+        check_count("skip", self.skip)
+        if self.max_examples is not None:
+            check_count("max_examples", self.max_examples)
 
+    def examples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (image [H, W, C], label) of all examples."""
+        for element in self.dataset:
+            if not isinstance(element, tuple | list) or len(element) < 2:
+                raise ValueError(
+                    "`dataset` must yield pairs (image, label). "
+                    f"Received: {type(element).__name__}"
+                )
+            images, targets = element[:2]
+            labels = targets["label"] if isinstance(targets, dict) else targets
+            images, labels = np.asarray(images), np.asarray(labels)
+            if images.ndim == 3:
+                images, labels = images[None], labels[None]
+            yield from zip(images, labels, strict=True)
 
-def _logged(
-    each: Callable[[Iterable[_Keyed]], Iterator[Any]],
-    line_of: Callable[[Any], _Line],
-    certifier: _Certifies,
-    settings_of: Callable[..., dict[str, Any]],
-    given: _Examples,
-    path: str | os.PathLike[str],
-) -> CertificationLog:
-    """Examines what is not in the log yet, line after line."""
-    settings = settings_of()
-    skip, max_examples = check_count("skip", given.skip), given.max_examples
-    if max_examples is not None:
-        max_examples = check_count("max_examples", max_examples)
-    first, shape, stream = first_example(_examples(given.dataset))
-    if settings["noise"] == "grid" and "total_variation" not in settings:
-        settings = settings_of(image_shape=shape)
-    settings = {**settings, **_origin(certifier, skip, given.name)}
-    if given.shard is not None:
-        settings["shard"] = _checked(given.shard, given.seed)
-    strategy = getattr(certifier, "strategy", None)
-    seed = settings["seed"] = _seed_of(path, given.seed, strategy)
-    # In the format of the authors, a sigma of its own is a column.
-    extra = [*EXTRA]
-    if settings.get("scope") == "per_input_sigma":
-        extra.append("sigma")
-    hashed = is_hashed(path, first)
-    if hashed:
-        settings[FIRST] = first
-        extra.append(EXAMPLE)
-    chosen = _selected(stream, skip, max_examples, given.shard)
-    with LogWriter(path, settings, extra, checksum=hashed) as writer:
-        if not hashed:
-            warn_without_hashes(path)
-        radii = list(writer.previous.radius * writer.previous.correct)
-        missing = (
-            ((idx, label, found), image, example_seed(seed, idx))
-            for idx, image, label, found in compared(chosen, writer)
-        )
-        bar = tqdm(
-            each(missing),
-            total=_total(given.dataset, skip, max_examples, given.shard),
-            initial=len(writer.done),
-            unit="image",
-            disable=not given.progress,
-        )
-        begun = time.perf_counter()
-        for (idx, label, example), found in bar:
-            line = line_of(found)
-            # Since the last line: a fleet has several images in hand.
-            seconds = time.perf_counter() - begun
-            own = {EXAMPLE: example} if hashed else {}
-            writer.write(
-                idx,
-                label,
-                line.predict,
-                line.radius,
-                seconds,
-                n=line.n,
-                p_top=f"{line.share:.6f}",
-                **line.own,
-                **own,
+    def select(
+        self, examples: Iterable[tuple[np.ndarray, np.ndarray]]
+    ) -> Iterator[tuple[int, np.ndarray, int]]:
+        """Yields (idx, image [1, H, W, C], label) of those to examine."""
+        number, count = self.shard or (0, 1)
+        chosen = islice(enumerate(examples), 0, None, self.skip)
+        own = islice(islice(chosen, self.max_examples), number, None, count)
+        for idx, (image, label) in own:
+            yield idx, image[None], int(label)
+
+    def total(self) -> int | None:
+        """Returns how many `select` yields, where no pass is needed for it."""
+        total = self.max_examples
+        if isinstance(self.dataset, tf.data.Dataset):
+            size = int(self.dataset.cardinality())
+            batched = self.dataset.element_spec[0].shape.rank == 4
+            if size >= 0 and not batched:
+                total = min(-(-size // self.skip), total or size)
+        if total is None or self.shard is None:
+            return total
+        return len(range(self.shard[0], total, self.shard[1]))
+
+    def shard_setting(self) -> dict[str, Any]:
+        """Returns the shard as the settings of a log have it, checked."""
+        if self.shard is None:
+            return {}
+        number, count = self.shard
+        count = check_count("shard[1]", count)
+        if not 0 <= number < count:
+            raise ValueError(
+                "`shard` must be (i, m) with 0 <= i < m. "
+                f"Received: {self.shard}"
             )
-            radii.append(line.radius * (line.predict == label))
-            bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
-            begun = time.perf_counter()
-    return CertificationLog.read(path)
+        if self.seed is None:
+            raise ValueError(
+                "`seed` must be given for a shard: all workers have to draw "
+                "under the same. Received: seed=None"
+            )
+        return {"shard": [number, count]}
 
+    def root_seed(
+        self,
+        path: str | os.PathLike[str],
+        strategy: tf.distribute.Strategy | None,
+    ) -> Any:
+        """Returns the seed given, that of a log to resume, or a fresh one.
 
-def _checked(shard: Sequence[int], seed: int | str | None) -> list[int]:
-    """Returns a shard as JSON has it."""
-    number, count = shard
-    count = check_count("shard[1]", count)
-    if not 0 <= number < count:
-        raise ValueError(
-            f"`shard` must be (i, m) with 0 <= i < m. Received: {shard}"
-        )
-    if seed is None:
-        raise ValueError(
-            "`seed` must be given for a shard: all workers have to draw under "
-            "the same. Received: seed=None"
-        )
-    return [number, count]
+        Of several workers, which make each draw together, the chief's.
+        """
+        if self.seed == "keyed":
+            return self.seed
+        if self.seed is not None:
+            seed = check_count("seed", self.seed, -(2**63))
+            # Refuses one that does not fit before a log is written.
+            example_seed(seed, 0)
+            return seed
+        kept = read_settings(path).get("seed")
+        own = fresh_seeds(1)[0].tolist() if kept is None else kept
+        sent = distribution.from_chief(strategy, json.dumps(own).encode())
+        return json.loads(sent or b"null")
 
 
 def selected(
@@ -347,93 +333,89 @@ def selected(
     >>> [(idx, label) for idx, image, label in selected(data, skip=2)]
     [(0, 7), (2, 1), (4, 4)]
     """
-    skip = check_count("skip", skip)
-    if max_examples is not None:
-        max_examples = check_count("max_examples", max_examples)
-    yield from _selected(_examples(dataset), skip, max_examples, shard)
+    examined = _Pass(dataset, skip, max_examples, shard)
+    yield from examined.select(examined.examples())
 
 
-def _selected(
-    examples: Iterable[tuple[np.ndarray, np.ndarray]],
-    skip: int,
-    max_examples: int | None,
-    shard: tuple[int, int] | None,
-) -> Iterator[tuple[int, np.ndarray, int]]:
-    chosen = islice(enumerate(examples), 0, None, skip)
-    number, count = shard or (0, 1)
-    own = islice(islice(chosen, max_examples), number, None, count)
-    for idx, (image, label) in own:
-        yield idx, image[None], int(label)
+def _results_of(
+    certifier: Any, operation: str, arguments: dict[str, Any]
+) -> _Results:
+    """Returns the function from examples to (key, result) of each.
 
-
-def _examples(
-    dataset: tf.data.Dataset | Iterable,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for element in dataset:
-        if not isinstance(element, tuple | list) or len(element) < 2:
-            raise ValueError(
-                "`dataset` must yield pairs (image, label). "
-                f"Received: {type(element).__name__}"
-            )
-        images, targets = element[:2]
-        labels = targets["label"] if isinstance(targets, dict) else targets
-        images, labels = np.asarray(images), np.asarray(labels)
-        if images.ndim == 3:
-            images, labels = images[None], labels[None]
-        yield from zip(images, labels, strict=True)
-
-
-def _total(
-    dataset: tf.data.Dataset | Iterable,
-    skip: int,
-    max_examples: int | None,
-    shard: tuple[int, int] | None,
-) -> int | None:
-    """The number of examples to do, where it is known without a pass."""
-    total = max_examples
-    if isinstance(dataset, tf.data.Dataset):
-        size = int(dataset.cardinality())
-        batched = dataset.element_spec[0].shape.rank == 4
-        if size >= 0 and not batched:
-            total = min(-(-size // skip), max_examples or size)
-    if total is None or shard is None:
-        return total
-    return len(range(shard[0], total, shard[1]))
-
-
-def _seed_of(
-    path: str | os.PathLike[str],
-    seed: int | str | None,
-    strategy: tf.distribute.Strategy | None,
-) -> Any:
-    """The seed given, that of the log to be continued, or a fresh one.
-
-    Of several workers, which make each draw together, the chief's.
+    A client has one of its own, which works on several examples at a time.
     """
-    if seed == "keyed":
-        return seed
-    if seed is not None:
-        seed = check_count("seed", seed, -(2**63))
-        # Refuses one that does not fit before there is a log of it.
-        example_seed(seed, 0)
-        return seed
-    kept = read_settings(path).get("seed")
-    mine = fresh_seeds(1)[0].tolist() if kept is None else kept
-    told = distribution.from_chief(strategy, json.dumps(mine).encode())
-    return json.loads(told or b"null")
+    each = getattr(certifier, f"{operation}_each", None)
+    if each is not None:
+        return partial(each, **arguments)
+    examine = getattr(certifier, operation)
+    return lambda examples: (
+        (key, examine(image, seed=seed, **arguments))
+        for key, image, seed in examples
+    )
 
 
-def _origin(
-    certifier: _Certifies, skip: int, name: str | None
-) -> dict[str, Any]:
-    return {
-        "dataset": name,
-        "skip": skip,
-        # Not of a model that went on training beside the copy that votes.
+def _log_results(
+    certifier: Any,
+    path: str | os.PathLike[str],
+    examined: _Pass,
+    settings_of: Callable[..., dict[str, Any]],
+    results_of: _Results,
+    row_of: Callable[[Any], dict[str, Any]],
+) -> CertificationLog:
+    """Examines what is not in the log yet, row after row."""
+    settings = settings_of()
+    first, shape, examples = first_example(examined.examples())
+    if settings["noise"] == "grid" and "total_variation" not in settings:
+        settings = settings_of(image_shape=shape)
+    strategy = getattr(certifier, "strategy", None)
+    settings = {
+        **settings,
+        "dataset": examined.name,
+        "skip": examined.skip,
+        # Of the copy that votes; the model itself may have been trained on.
         "model": fingerprint(getattr(certifier, "computing", certifier.model)),
         "versions": {
             "rs_keras": rs_keras.__version__,
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
         },
+        **examined.shard_setting(),
+        "seed": examined.root_seed(path, strategy),
     }
+    seed, extra = settings["seed"], [*EXTRA]
+    if settings.get("scope") == "per_input_sigma":
+        # A column, as in the format of the authors.
+        extra.append("sigma")
+    hashed = is_hashed(path, first)
+    if hashed:
+        settings[FIRST] = first
+        extra.append(EXAMPLE)
+    with LogWriter(path, settings, extra, checksum=hashed) as writer:
+        if not hashed:
+            warn_without_hashes(path)
+        radii = list(writer.previous.radius * writer.previous.correct)
+        missing = (
+            ((idx, label, digest), image, example_seed(seed, idx))
+            for idx, image, label, digest in compared(
+                examined.select(examples), writer
+            )
+        )
+        bar = tqdm(
+            results_of(missing),
+            total=examined.total(),
+            initial=len(writer.done),
+            unit="image",
+            disable=not examined.progress,
+        )
+        begun = time.perf_counter()
+        for (idx, label, digest), result in bar:
+            row = row_of(result)
+            radii.append(row["radius"] * (row["predict"] == label))
+            if hashed:
+                row[EXAMPLE] = digest
+            # Since the last row: a client works on several images at a time.
+            row["time"] = time.perf_counter() - begun
+            writer.write(idx, label, **row)
+            bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
+            begun = time.perf_counter()
+    return CertificationLog.read(path)

@@ -1,26 +1,62 @@
-"""Whether a log is continued on the data set that it was begun on."""
+"""Hashes of examples: whether a log is resumed on its own data set."""
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterable
 from collections.abc import Iterator
 from itertools import chain
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
+from rs_keras.logs.file_format import EXAMPLE
+from rs_keras.logs.file_format import FIRST
+from rs_keras.logs.file_format import begun_header
 from rs_keras.logs.file_format import read_settings
-from rs_keras.logs.hashes import EXAMPLE
-from rs_keras.logs.hashes import FIRST
-from rs_keras.logs.hashes import begun_header
-from rs_keras.logs.hashes import example_hash
 from rs_keras.logs.writer import LogWriter
 
-# Examples that are held back until all of the log's are compared.
-_MOST_HELD = 1_000
+# 64 bits: among a million examples, two hashes agree with probability 3e-8.
+_BYTES = 8
+
+# Examples that wait, at most, until all of the log's are compared.
+_MAX_HELD = 1_000
 
 # An image [H, W, C] and its label.
 _Pair = tuple[np.ndarray, np.ndarray]
+
+
+def example_hash(image: Any, label: int) -> str:
+    """Returns 16 hexadecimal digits that identify an image and its label.
+
+    BLAKE2b of the text "HEIGHT,WIDTH,CHANNELS,LABEL" with a line break, and of
+    the pixels as float32 (little-endian, row by row). Pixels of type uint8 are
+    divided by 255 first, as the certifier does.
+
+    Args:
+        image: [H, W, C].
+        label: The true label.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras.logs.examples import example_hash
+    >>> image = np.full([2, 2, 1], 51, np.uint8)
+    >>> example_hash(image, 7)
+    'a3cc52f75e2fb6fb'
+    >>> example_hash(np.float32(image) / np.float32(255), 7) == (
+    ...     example_hash(image, 7))
+    True
+    """
+    array = np.asarray(image)
+    pixels = array.astype("<f4")
+    if array.dtype == np.uint8:
+        pixels /= np.float32(255)
+    text = ",".join(map(str, [*array.shape, int(label)]))
+    digest = hashlib.blake2b(f"{text}\n".encode(), digest_size=_BYTES)
+    digest.update(pixels.tobytes())
+    return digest.hexdigest()
 
 
 def first_example(
@@ -33,13 +69,13 @@ def first_example(
     """
     first = list(islice(examples, 1))
     for image, label in first:
-        found = example_hash(image, int(label))
-        return found, image.shape, chain(first, examples)
+        digest = example_hash(image, int(label))
+        return digest, image.shape, chain(first, examples)
     return None, None, examples
 
 
 def is_hashed(path: str | os.PathLike[str], first: str | None) -> bool:
-    """Tells whether a log holds hashes of its examples, or is yet to be begun.
+    """Whether a log has hashes of its examples; a new one will have.
 
     Args:
         path: The log, or where it will be.
@@ -51,9 +87,9 @@ def is_hashed(path: str | os.PathLike[str], first: str | None) -> bool:
     header = begun_header(path)
     if header is None:
         return True
-    there = read_settings(path).get(FIRST, first)
-    if EXAMPLE in header and there != first:
-        raise ValueError(_another(path, 0, f"hash {there} there, {first} now"))
+    known = read_settings(path).get(FIRST, first)
+    if EXAMPLE in header:
+        _check_same(path, 0, "hash", known, first)
     return EXAMPLE in header
 
 
@@ -64,7 +100,7 @@ def warn_without_hashes(path: str | os.PathLike[str]) -> None:
         "examples: only their labels are compared with those of `dataset`, not "
         "the images. It is continued without hashes and checksums.",
         UserWarning,
-        # This function, what both share, the one called, its caller.
+        # Past this function, the logging of both, and the one called.
         stacklevel=4,
     )
 
@@ -87,31 +123,31 @@ def compared(
     done = writer.previous
     hashes = done.extra.get(EXAMPLE, [None] * len(done))
     labels = dict(zip(done.idx.tolist(), done.label.tolist(), strict=True))
-    known = dict(zip(done.idx.tolist(), hashes, strict=True))
+    digests = dict(zip(done.idx.tolist(), hashes, strict=True))
     last = max(labels, default=-1)
-    held: list[tuple[int, np.ndarray, int, str]] = []
+    waiting: list[tuple[int, np.ndarray, int, str]] = []
     for idx, image, label in examples:
-        found = example_hash(image[0], label)
-        old_label, old = labels.get(idx, label), known.get(idx)
-        if old_label != label:
-            what = f"label {old_label} there, {label} now"
-            raise ValueError(_another(writer.path, idx, what))
-        if old is not None and old != found:
-            what = f"hash {old} there, {found} now"
-            raise ValueError(_another(writer.path, idx, what))
+        digest = example_hash(image[0], label)
         if idx not in labels:
-            held.append((idx, image, label, found))
-        # Nothing is written before all of the log is compared, but for a log
-        # with more gaps than fit into memory.
-        if idx >= last or len(held) == _MOST_HELD:
-            yield from held
-            held = []
-    yield from held
+            waiting.append((idx, image, label, digest))
+        else:
+            _check_same(writer.path, idx, "label", labels[idx], label)
+            if digests[idx] is not None:
+                _check_same(writer.path, idx, "hash", digests[idx], digest)
+        # Nothing is written before all of the log is compared, unless it has
+        # more gaps than fit into memory.
+        if idx >= last or len(waiting) == _MAX_HELD:
+            yield from waiting
+            waiting = []
+    yield from waiting
 
 
-def _another(path: str | os.PathLike[str], idx: int, what: str) -> str:
-    return (
-        f"{os.fspath(path)} was made of another data set: example {idx} is not "
-        f"the same ({what}). Pass the data set that it was begun with, or "
-        "choose another name"
-    )
+def _check_same(
+    path: str | os.PathLike[str], idx: int, kind: str, old: Any, new: Any
+) -> None:
+    if old != new:
+        raise ValueError(
+            f"{os.fspath(path)} was made of another data set: example {idx} is "
+            f"not the same ({kind} {old} there, {new} now). Pass the data set "
+            "that it was begun with, or choose another name"
+        )

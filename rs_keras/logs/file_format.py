@@ -1,4 +1,4 @@
-"""The file format of certification logs: lines, columns, settings.
+"""The file format of certification logs: columns, checksums, settings.
 
 `rs_keras.logs` says what the columns mean.
 """
@@ -6,7 +6,7 @@
 import json
 import os
 import re
-import tempfile
+import zlib
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,18 +18,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rs_keras.logs.hashes import CHECKSUM
-from rs_keras.logs.hashes import EXAMPLE
-from rs_keras.logs.hashes import line_checksum
+from rs_keras._atomic_files import written_whole
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 
-# To the three digits of the papers' logs, half of all radii would be rounded up
-# to something that was never proved.
+# The column of the examples' hashes, and the last column, of line checksums.
+EXAMPLE = "example"
+CHECKSUM = "checksum"
+
+# The setting that holds the hash of example 0 of the data set: the same in all
+# shards, and in no log without these columns.
+FIRST = "first_example"
+
+# With the three digits of the papers' logs, half of all radii would be rounded
+# up to a value that was not certified.
 _RADIUS_STEP = Decimal("0.000001")
 
-# Python's int() and float() also take "1_0", " 7" and other scripts' digits.
-# What has 18 digits fits into an int64.
+# Stricter than int() and float(), which accept "1_0", " 7" and digits of other
+# scripts. A number of 18 digits fits into an int64.
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _CLASS = re.compile(rf"-1|{_WHOLE.pattern}")
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -50,16 +56,16 @@ def parse(
 
     Args:
         path: The log.
-        recover: Leaves out a last line that was cut off.
+        recover: Drop a last line that was cut off.
 
     Returns:
         The columns by name (those that are not in `COLUMNS` as float64 if all
-        their values are numbers, else as strings), and how many bytes of the
-        file they come from.
+        their values are numbers, else as strings), and the number of bytes
+        read.
 
     Raises:
         ValueError: If it is no log, or a line does not agree with its checksum;
-            names the line and what is wrong.
+            names the line and the rule.
         OSError: If there is no such file.
     """
     data = path.read_bytes()
@@ -79,7 +85,7 @@ def parse(
         raise ValueError(
             f"{path}, line 1: the header is missing, file is empty"
         )
-    # As Windows ends lines.
+    # Line ends of Windows.
     lines = [line.removesuffix("\r") for line in lines]
     header = _header(path, lines[0])
     rows = _rows(path, header, lines[1:])
@@ -109,7 +115,7 @@ def _header(path: Path, line: str) -> list[str]:
 def _rows(
     path: Path, header: Sequence[str], lines: Sequence[str]
 ) -> list[list[str]]:
-    """Returns the values of each line, as many as columns, not altered."""
+    """Splits the lines, and checks their lengths and checksums."""
     rows = [line.split("\t") for line in lines]
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
@@ -132,22 +138,21 @@ def _rows(
 
 
 def _array(path: Path, name: str, texts: Sequence[str]) -> np.ndarray:
-    """Returns a column: of the type that it has, or of numbers, or text."""
-    if name not in _FORMS:
+    """Returns a column in its own type; another as numbers or text."""
+    if name not in _FORMATS:
         return _numbers_or_text(name, texts)
-    form = _FORMS[name]
-    if not all(map(form.pattern.fullmatch, texts)):
-        fits = form.pattern.fullmatch
-        bad = next(i for i, text in enumerate(texts) if not fits(text))
-        raise ValueError(
-            f"{path}, line {bad + 2}: `{name}` must be {form.rule}. "
-            f"Received: {texts[bad]!r}"
-        )
-    return np.array([*map(form.read, texts)], form.dtype)
+    column = _FORMATS[name]
+    for number, text in enumerate(texts, 2):
+        if not column.pattern.fullmatch(text):
+            raise ValueError(
+                f"{path}, line {number}: `{name}` must be {column.rule}. "
+                f"Received: {text!r}"
+            )
+    return np.array([*map(column.read, texts)], column.dtype)
 
 
 def _numbers_or_text(name: str, texts: Sequence[str]) -> np.ndarray:
-    # A hash of digits alone is no number.
+    # A hash that consists of digits is not a number.
     if name in (EXAMPLE, CHECKSUM) or not all(map(_SIGNED.fullmatch, texts)):
         return np.array(texts, str)
     return np.array([*map(float, texts)], np.float64)
@@ -165,8 +170,8 @@ def _seconds(text: str) -> float:
     )
 
 
-class _Form(NamedTuple):
-    """How the values of a column are written."""
+class _Format(NamedTuple):
+    """The text format of a column."""
 
     pattern: re.Pattern[str]
     read: Callable[[str], Any]
@@ -174,23 +179,72 @@ class _Form(NamedTuple):
     rule: str
 
 
-_FORMS = {
-    "idx": _Form(_WHOLE, int, np.int64, "a whole number >= 0"),
-    "label": _Form(_CLASS, int, np.int64, "a class number (-1: not known)"),
-    "predict": _Form(_CLASS, int, np.int64, "a class number (-1: abstained)"),
-    "radius": _Form(_UNSIGNED, float, np.float64, "a finite number >= 0"),
-    "correct": _Form(re.compile("[01]"), "1".__eq__, bool, "0 or 1"),
-    "time": _Form(_TIME, _seconds, np.float64, "seconds, or h:mm:ss"),
+_FORMATS = {
+    "idx": _Format(_WHOLE, int, np.int64, "a whole number >= 0"),
+    "label": _Format(_CLASS, int, np.int64, "a class number (-1: not known)"),
+    "predict": _Format(_CLASS, int, np.int64, "a class number (-1: abstained)"),
+    "radius": _Format(_UNSIGNED, float, np.float64, "a finite number >= 0"),
+    "correct": _Format(re.compile("[01]"), "1".__eq__, bool, "0 or 1"),
+    "time": _Format(_TIME, _seconds, np.float64, "seconds, or h:mm:ss"),
 }
 
 
+def line_checksum(header: Sequence[str]) -> Callable[[Sequence[str]], str]:
+    """Returns the function from the values of a line to its checksum.
+
+    CRC-32 (8 hexadecimal digits) of the header line, a line break, and the
+    line's values but `time` and `checksum`, joined with tabs. It detects every
+    burst error of up to 32 bits, in the line or in the header; it is not a
+    signature.
+
+    Args:
+        header: The names of the columns; the last is `checksum`.
+
+    Example:
+
+    >>> from rs_keras.logs.file_format import line_checksum
+    >>> checksum = line_checksum(["idx", "radius", "time", "checksum"])
+    >>> checksum(["0", "0.5", "2.0"]), checksum(["0", "0.5", "3.0", "ignored"])
+    ('7afd6944', '7afd6944')
+    """
+    start = zlib.crc32(("\t".join(header) + "\n").encode())
+    time, last = header.index("time"), len(header) - 1
+
+    def checksum(values: Sequence[str]) -> str:
+        covered = "\t".join((*values[:time], *values[time + 1 : last]))
+        return f"{zlib.crc32(covered.encode(), start):08x}"
+
+    return checksum
+
+
+def begun_header(path: str | os.PathLike[str]) -> list[str] | None:
+    """Returns the columns of a log that holds at least one row; else None.
+
+    Args:
+        path: A log, or where there will be one.
+
+    Example:
+
+    >>> from rs_keras.logs.file_format import begun_header
+    >>> print(begun_header("no-such-log.tsv"))
+    None
+    """
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        header, row = file.readline(), file.readline()
+    if not row.endswith(b"\n"):
+        return None
+    return header.decode(errors="replace").rstrip("\r\n").split("\t")
+
+
 def check_fresh(path: Path, size: int, header: Sequence[str]) -> None:
-    """Raises ValueError unless a log without rows may be begun at `path`.
+    """Raises ValueError unless a new log may be written to `path`.
 
     Args:
         path: An existing file.
-        size: How many bytes of it are whole lines of a log: none, or a header.
-        header: That of the log to be begun.
+        size: Number of its bytes that are lines of a log: 0, or a header.
+        header: Of the new log.
     """
     start = path.read_bytes()[size:]
     if not size and not line(header).startswith(start):
@@ -208,14 +262,14 @@ def line(values: Sequence[Any]) -> bytes:
 def rounded_down(radius: float) -> Decimal:
     """Returns a radius with the six decimals that a log has, never more.
 
-    That is, what is read back as a float is never above `radius`; 0.3, which no
-    float is exactly, stays 0.3.
+    The number that is read back is never above `radius`; 0.3, which is not
+    exactly a float, stays 0.3.
     """
     return Decimal(repr(float(radius))).quantize(_RADIUS_STEP, ROUND_FLOOR)
 
 
 def settings_path(path: str | os.PathLike[str]) -> Path:
-    """Returns where the settings of a log lie: beside it, `<path>.json`."""
+    """Returns the path of a log's settings: `<path>.json`."""
     return Path(f"{os.fspath(path)}.json")
 
 
@@ -223,7 +277,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the settings beside the log `path`; empty if there are none.
 
     Raises:
-        ValueError: If the file beside it is not what `write_settings` writes.
+        ValueError: If the file is not one that `write_settings` wrote.
 
     Example:
 
@@ -248,27 +302,13 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
 def write_settings(
     path: str | os.PathLike[str], settings: Mapping[str, Any]
 ) -> None:
-    """Writes the settings beside the log `path`, whole or not at all."""
-    beside = settings_path(path)
-    handle, temporary = tempfile.mkstemp(
-        dir=beside.parent, prefix=f".{beside.name}."
-    )
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(settings, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp lets nobody else read; a log's settings are no secret.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, beside)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Writes the settings beside the log `path`, atomically."""
+    with written_whole(settings_path(path)) as temporary:
+        temporary.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `settings` as they will be read back from JSON.
+    """Returns `settings` as they are read back from JSON.
 
     Raises:
         ValueError: If a value is no JSON value, or is not finite.
@@ -290,14 +330,22 @@ def _plain(value: Any) -> Any:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Returns the settings that differ, in words; empty if none does."""
+    """Describes the settings that differ; empty if none does."""
+
+    def shown(settings: Mapping[str, Any], key: str) -> str:
+        return json.dumps(settings[key]) if key in settings else "not set"
+
     absent = object()
     return "; ".join(
-        f"{key}: {_shown(old, key)} there, {_shown(new, key)} now"
+        f"{key}: {shown(old, key)} there, {shown(new, key)} now"
         for key in sorted({*old, *new})
         if old.get(key, absent) != new.get(key, absent)
     )
 
 
-def _shown(settings: Mapping[str, Any], key: str) -> str:
-    return json.dumps(settings[key]) if key in settings else "not set"
+def first_few(numbers: np.ndarray) -> str:
+    """Returns the first five numbers as text, and how many there are."""
+    if not len(numbers):
+        return "none"
+    shown = ", ".join(map(str, numbers[:5].tolist()))
+    return shown + (f", ... ({len(numbers)})" if len(numbers) > 5 else "")

@@ -1,9 +1,9 @@
-"""Certification logs: one line an example, in the format the field shares.
+"""Certification logs, in the text format that the field shares.
 
-A log is a text file of tab-separated columns `idx label predict radius correct
-time` under a header line; further columns are kept. Beside `log.tsv`,
-`log.tsv.json` holds the settings under which it was made. The logs published
-with the papers are read as they are: they have no such settings.
+A log has one line per example with the tab-separated columns `idx label predict
+radius correct time`, under a header line; further columns are kept. Beside
+`log.tsv`, `log.tsv.json` holds the settings of the certifier. The logs that
+were published with the papers can be read; they have no settings.
 """
 
 import os
@@ -22,9 +22,9 @@ from rs_keras._checks import check_probability
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.logs import file_format
 from rs_keras.logs import rules
+from rs_keras.logs.file_format import CHECKSUM
+from rs_keras.logs.file_format import FIRST
 from rs_keras.logs.file_format import read_settings
-from rs_keras.logs.hashes import CHECKSUM
-from rs_keras.logs.hashes import FIRST
 from rs_keras.logs.rules import RowError
 from rs_keras.logs.shards import joined
 
@@ -40,18 +40,18 @@ class CertificationLog:
         radius: float64 [m], certified L2 radii.
         correct: bool [m], whether `predict` is `label`.
         time: float64 [m], seconds.
-        name: What to call it in tables and plots.
-        settings: What it was made with (sigma, n0, n, alpha, bound, ...); empty
-            if that is not known.
+        name: Its name in tables and plots.
+        settings: Of the certifier (sigma, n0, n, alpha, bound, ...); empty if
+            they are not known.
         extra: Further columns: float64 [m] if all are numbers, else strings.
 
     Raises:
-        ValueError: If a column is of another type or length, or a row breaks a
-            rule (names both): numbers are finite and not negative, each `idx`
-            is there once, `correct` is 1 where `predict` is `label` and not -1.
-            And with the settings: each `idx` is a multiple of `skip`, no
-            radius is above what `n` draws can give, and those of a decision are
-            0 or were asked for.
+        ValueError: If a column has a wrong type or length, or a row breaks a
+            rule (names both): numbers are finite and not negative, no `idx`
+            is repeated, `correct` is 1 where `predict` is `label` and not -1.
+            If the settings are known: each `idx` is a multiple of `skip`, no
+            radius is above what `n` draws can certify, and those of a decision
+            are 0 or among its `radii`.
 
     Example:
 
@@ -82,21 +82,21 @@ class CertificationLog:
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in file_format.COLUMNS}
-        found = rules.checked(given, self.settings, self.extra)
-        for column, values in found.items():
+        checked = rules.checked(given, self.settings, self.extra)
+        for column, values in checked.items():
             object.__setattr__(self, column, values)
 
     @classmethod
     def read(
         cls, path: str | os.PathLike[str], recover: bool = False
     ) -> "CertificationLog":
-        """Reads a log, with its settings where they lie beside it.
+        """Reads a log, with the settings beside it, if there are any.
 
         Args:
             path: The log, as written by `LogWriter` or published by others
                 (time in seconds or as h:mm:ss).
-            recover: Drops a last line that was cut off. Else it is an error:
-                a number that lost its last digits looks like any other.
+            recover: Drop a last line that was cut off, which is an error
+                otherwise: a truncated number looks like any other.
 
         Raises:
             ValueError: If it is no such log, a line does not agree with its
@@ -150,7 +150,7 @@ class CertificationLog:
         """Returns the upper envelope of several logs' curves.
 
         As the papers plot it over sigma: at each radius, the certified accuracy
-        of the log that is best there. No one classifier has this curve.
+        of the best log at this radius. It is not the curve of one classifier.
 
         Example:
 
@@ -173,20 +173,20 @@ class CertificationLog:
         name: str = "merged",
         examples: int | None = None,
     ) -> "CertificationLog":
-        """Returns the one log of which workers wrote the shards.
+        """Merges the shards that several workers wrote into one log.
 
         Args:
             logs: As written by `certify_dataset(..., shard=(i, m))`, all m.
-            name: What to call it.
-            examples: How many there have to be; None if that is not known:
-                then examples that are missing at the very end go unnoticed.
+            name: Of the merged log.
+            examples: The expected number of examples; None if it is not known:
+                examples missing at the very end are then not noticed.
 
         Returns:
             The examples of all, in their order.
 
         Raises:
-            ValueError: If a shard is missing or there twice, the settings
-                or example 0 of the data set differ, or the examples overlap or
+            ValueError: If a shard is missing or repeated, the settings or
+                example 0 of the data set differ, or the examples overlap or
                 have gaps.
 
         Example:
@@ -210,11 +210,11 @@ class CertificationLog:
     @property
     def accuracy(self) -> float:
         """The share of examples certified correctly, at any radius."""
-        return float(self.correct.sum() / self._count())
+        return float(self.correct.sum() / count_examples(self))
 
     @property
     def bound_form(self) -> str | None:
-        """Which confidence bound the radii rest on; None if not known.
+        """The confidence bound behind the radii; None if it is not known.
 
         Example:
 
@@ -234,7 +234,7 @@ class CertificationLog:
 
     @property
     def scope(self) -> str:
-        """What the radii are about: see `rs_keras.per_input_sigma`.
+        """The kind of sigma behind the radii: see `rs_keras.per_input_sigma`.
 
         "fixed_sigma"; "per_input_sigma", if the settings say so or a column
         `sigma` varies; or "composition".
@@ -250,21 +250,21 @@ class CertificationLog:
         """
         sigmas = self.extra.get("sigma", ())
         varies = len(np.unique(sigmas)) > 1
-        found = "per_input_sigma" if varies else "fixed_sigma"
-        return str(self.settings.get("scope", found))
+        default = "per_input_sigma" if varies else "fixed_sigma"
+        return str(self.settings.get("scope", default))
 
     def acr(self, per_input_sigma: bool = False) -> float:
         """The average certified radius: mean(correct * radius).
 
         Args:
-            per_input_sigma: Whether radii at a sigma chosen for each image
-                may be averaged. No one classifier has this average.
+            per_input_sigma: Whether to average radii at a sigma chosen for
+                each image. It is not the average of one classifier.
 
         Raises:
-            ValueError: If there are such radii and it was not asked for them.
+            ValueError: If there are such radii and it is False.
         """
         self.check_averaged(per_input_sigma)
-        return float((self.correct * self.radius).sum() / self._count())
+        return float((self.correct * self.radius).sum() / count_examples(self))
 
     def check_averaged(self, per_input_sigma: bool) -> None:
         """Raises ValueError where `acr` of these arguments would.
@@ -289,7 +289,7 @@ class CertificationLog:
 
     def abstention_rate(self) -> float:
         """The share of examples on which the certifier abstained."""
-        return float((self.predict == ABSTAIN).sum() / self._count())
+        return float((self.predict == ABSTAIN).sum() / count_examples(self))
 
     def certified_accuracy(
         self,
@@ -306,9 +306,9 @@ class CertificationLog:
 
             share - k / m,  k the least with P[Binomial(m, alpha) > k] <= rho
 
-        for no more certificates than that are false, if they err independently
-        of each other: each with noise of its own. (Cohen et al. bound the
-        same number with Bernstein's inequality, which allows for more.)
+        because at most k certificates are false, if they are independent: each
+        with its own noise. (Cohen et al. bound the same number with
+        Bernstein's inequality, which gives a larger k.)
 
         Args:
             radii: Radii r, >= 0.
@@ -334,13 +334,13 @@ class CertificationLog:
             )
         reached = np.sort(self.radius[self.correct])
         below = np.searchsorted(reached, radii, side="left")
-        share = (len(reached) - below) / self._count()
+        share = (len(reached) - below) / count_examples(self)
         if rho is None:
             return share
         return np.maximum(share - self._most_false(rho, alpha) / len(self), 0)
 
     def _most_false(self, rho: float, alpha: float | None) -> int:
-        """How many certificates may be false, but with probability `rho`."""
+        """Returns k: more certificates are false with probability <= rho."""
         alpha = self.settings.get("alpha") if alpha is None else alpha
         if alpha is None:
             raise ValueError(
@@ -348,14 +348,21 @@ class CertificationLog:
             )
         alpha = check_probability("alpha", alpha)
         rho = check_probability("rho", rho)
-        more = scipy.special.bdtrc(np.arange(len(self) + 1), len(self), alpha)
-        return int(np.argmax(more <= rho))
+        # exceeded[k] = P[Binomial(m, alpha) > k]
+        m = len(self)
+        exceeded = scipy.special.bdtrc(np.arange(m + 1), m, alpha)
+        return int(np.argmax(exceeded <= rho))
 
-    def _count(self) -> int:
-        """Returns the number of examples, of which there must be some."""
-        if not len(self):
-            raise ValueError(f"{self.name} holds no example")
-        return len(self)
+
+def count_examples(log: CertificationLog) -> int:
+    """Returns the number of examples of a log.
+
+    Raises:
+        ValueError: If it is empty.
+    """
+    if not len(log):
+        raise ValueError(f"{log.name} holds no example")
+    return len(log)
 
 
 @dataclass(frozen=True)

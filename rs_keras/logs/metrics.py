@@ -1,8 +1,8 @@
-"""What a certification log tells beyond the average certified radius.
+"""Metrics of a certification log beyond the average certified radius.
 
-The average certified radius rewards easy images and many samples: it can rise
-by a third while fewer images are classified correctly, and by a fourth with n
-alone. These do not.
+The average certified radius rewards easy images and many draws: it can rise by
+a third while fewer images are classified correctly, and by a fourth with n
+alone. These metrics do not.
 
 References:
 - [Sun et al., 2025](https://arxiv.org/abs/2410.06895), on the weakness of ACR
@@ -21,6 +21,7 @@ from rs_keras.bounds.confidence import clopper_pearson_lower
 from rs_keras.bounds.confidence import clopper_pearson_upper
 from rs_keras.bounds.radii import linf_radius
 from rs_keras.logs.log import CertificationLog
+from rs_keras.logs.log import count_examples
 
 
 def accuracy_interval(
@@ -93,7 +94,7 @@ def capped_acr(
     >>> log.acr(), capped_acr(log, max_radius=1.0)
     (1.75, 0.75)
     """
-    _check_some(log)
+    count_examples(log)
     log.check_averaged(per_input_sigma)
     radius = np.minimum(log.radius, check_positive("max_radius", max_radius))
     return float((log.correct * radius).mean())
@@ -120,7 +121,7 @@ def median_radius(log: CertificationLog) -> float:
     >>> median_radius(log)
     0.5
     """
-    _check_some(log)
+    count_examples(log)
     return float(np.median(log.correct * log.radius))
 
 
@@ -148,7 +149,7 @@ def class_accuracy(log: CertificationLog, radius: float = 0.0) -> dict:
     {1: 0.5, 2: 1.0}
     """
     check_not_negative("radius", radius)
-    _check_some(log)
+    count_examples(log)
     reached = log.correct & (log.radius >= radius)
     shares = {
         int(label): float(reached[log.label == label].mean())
@@ -186,7 +187,7 @@ def top_probabilities(log: CertificationLog) -> np.ndarray:
     >>> top_probabilities(log).round(3)
     array([0.   , 0.841, 0.977])
     """
-    _check_some(log)
+    count_examples(log)
     if "p_top" in log.extra:
         share = np.asarray(log.extra["p_top"], np.float64)
     elif "sigma" in log.settings and not log.settings.get("runner_up"):
@@ -225,9 +226,9 @@ def top_probability_ecdf(
     >>> top_probability_ecdf(log, [0.5, 0.75, 1.0])
     array([0. , 0.5, 1. ])
     """
-    found = top_probabilities(log)
-    below = np.searchsorted(found, np.asarray(p, np.float64), side="right")
-    return below / len(found)
+    reached = top_probabilities(log)
+    below = np.searchsorted(reached, np.asarray(p, np.float64), side="right")
+    return below / len(reached)
 
 
 def mean_samples(log: CertificationLog) -> float:
@@ -251,22 +252,17 @@ def mean_samples(log: CertificationLog) -> float:
     >>> mean_samples(log)
     1000.0
     """
-    _check_some(log)
+    count_examples(log)
     if "n" in log.extra:
         return float(np.mean(log.extra["n"]))
-    given = log.settings
-    planned = "tolerance" in given or "radii" in given
-    if planned or "n" not in given:
+    settings = log.settings
+    varies = "tolerance" in settings or "radii" in settings
+    if varies or "n" not in settings:
         raise ValueError(
             "`log` must have the column n, or settings with a fixed n. "
             f"Received: {log.name}"
         )
-    return float(given["n"] + given.get("n0", 0))
-
-
-def _check_some(log: CertificationLog) -> None:
-    if not len(log):
-        raise ValueError(f"{log.name} holds no example")
+    return float(settings["n"] + settings.get("n0", 0))
 
 
 def linf_log(

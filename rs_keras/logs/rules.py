@@ -1,8 +1,8 @@
-"""The rules that the rows of a certification log keep, in a file or in memory.
+"""Validation of the rows of a certification log, in a file or in memory.
 
-Whole numbers where they belong, finite radii, `correct` where `predict` is
-`label`, and what the settings allow: every `skip`-th example, no radius that n
-draws cannot give, only radii that were asked for.
+Numbers must be of the right type and finite, `correct` must agree with
+`predict` and `label`, and the rows with the settings: every `skip`-th example,
+no radius above what n draws can certify, and of a decision its radii only.
 """
 
 import math
@@ -24,14 +24,14 @@ from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.logs.file_format import rounded_down
 
 # The share of alpha that bounds the top class where the runner-up is bounded,
-# too; `rs_keras.bounds` has the rest, and TensorFlow, which a table of logs
-# should not have to wait for.
+# too. Not imported from `rs_keras.bounds`, which imports TensorFlow: a table of
+# logs does not need it.
 _TOP_SHARE = 0.9
 
-# Covers the roundings of a limit that is computed otherwise than the radii.
+# Tolerance for rounding: the limit is computed in another way than the radii.
 _ROUNDING = 1e-6
 
-# Whole numbers beyond are no longer exact in float64.
+# The largest float64 up to which all whole numbers are exact.
 _EXACT = 2.0**53
 
 
@@ -61,7 +61,7 @@ def checked(
     settings: Mapping[str, Any],
     extra: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
-    """Returns the columns of a log as arrays, the radii as they were asked for.
+    """Returns the columns of a log as arrays, checked.
 
     Args:
         columns: `idx`, `label`, `predict`, `radius`, `correct` and `time`.
@@ -81,20 +81,20 @@ def checked(
         "correct": _flags,
         "time": _numbers,
     }
-    found = {name: kind(name, columns[name]) for name, kind in kinds.items()}
-    for name, values in found.items():
-        if values.shape != found["idx"].shape or values.ndim != 1:
+    arrays = {name: kind(name, columns[name]) for name, kind in kinds.items()}
+    for name, values in arrays.items():
+        if values.shape != arrays["idx"].shape or values.ndim != 1:
             raise ValueError(
                 f"`{name}` must be a vector as long as `idx`. Received: "
-                f"shape={list(values.shape)}, idx {list(found['idx'].shape)}"
+                f"shape={list(values.shape)}, idx {list(arrays['idx'].shape)}"
             )
-    _check_values(found)
-    _check_grid(found["idx"], settings)
-    # Limits and radii asked for are in L2.
+    _check_values(arrays)
+    _check_grid(arrays["idx"], settings)
+    # Limits, and the radii of decisions, are in L2.
     if settings.get("norm", "l2") == "l2":
-        _check_largest(found["radius"], settings, extra)
-        found["radius"] = _asked(found["radius"], found["predict"], settings)
-    return found
+        _check_largest(arrays["radius"], settings, extra)
+        arrays["radius"] = _exact_radii(arrays, settings)
+    return arrays
 
 
 def _whole(name: str, values: Any) -> np.ndarray:
@@ -260,23 +260,24 @@ _LARGEST: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
 }
 
 
-def _asked(
-    radius: np.ndarray, predict: np.ndarray, settings: Mapping[str, Any]
+def _exact_radii(
+    log: Mapping[str, np.ndarray], settings: Mapping[str, Any]
 ) -> np.ndarray:
-    """Returns the radii of a decision as they were asked for.
+    """Returns the exact radii of decisions, which the settings list.
 
     A column holds six decimals, rounded down: 0.501960 stands for 128/255. Of
-    radii that agree in them, the smallest is meant.
+    radii with the same six decimals, the smallest is taken.
     """
+    radius = log["radius"]
     if settings.get("radii") is None:
         return radius
-    asked = sorted(check_not_negative("radii", r) for r in settings["radii"])
-    exact = {float(rounded_down(r)): r for r in reversed(asked)}
-    exact |= {r: r for r in asked}
+    listed = sorted(check_not_negative("radii", r) for r in settings["radii"])
+    exact = {float(rounded_down(r)): r for r in reversed(listed)}
+    exact |= {r: r for r in listed}
     known, row_of = np.unique(radius, return_inverse=True)
-    # NaN stands for what nobody asked for.
-    meant = np.array([exact.get(r, math.nan) for r in known.tolist()])[row_of]
-    meant = np.where((predict == ABSTAIN) & (radius == 0), 0.0, meant)
-    rule = f"be 0 or one of the radii asked for, {asked}"
-    _check("radius", rule, radius, ~np.isnan(meant))
-    return meant
+    # NaN where the settings do not list the radius.
+    radii = np.array([exact.get(r, math.nan) for r in known.tolist()])[row_of]
+    radii = np.where((log["predict"] == ABSTAIN) & (radius == 0), 0.0, radii)
+    rule = f"be 0 or one of the radii asked for, {listed}"
+    _check("radius", rule, radius, ~np.isnan(radii))
+    return radii

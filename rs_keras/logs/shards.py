@@ -1,4 +1,4 @@
-"""One log of the shards that workers wrote; see `CertificationLog.merge`."""
+"""Merging the shards of several workers; see `CertificationLog.merge`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from rs_keras.logs import file_format
-from rs_keras.logs.hashes import FIRST
-
-# How many of the examples at fault a message names.
-_NAMED = 5
+from rs_keras.logs.file_format import FIRST
+from rs_keras.logs.file_format import first_few
 
 
 def joined(
@@ -29,7 +27,7 @@ def joined(
         column: np.concatenate([log.extra[column] for log in logs])[order]
         for column in logs[0].extra
     }
-    settings = _common(logs[0])
+    settings = {k: v for k, v in logs[0].settings.items() if k != "shard"}
     _check_whole(columns["idx"], settings.get("skip", 1), examples)
     return columns, extra, settings
 
@@ -42,46 +40,47 @@ def check(logs: Sequence[Any]) -> None:
     """
     if not logs:
         raise ValueError("`logs` must hold at least one log. Received: none")
-    strange = [log.name for log in logs if "shard" not in log.settings]
-    if strange:
+    others = [log.name for log in logs if "shard" not in log.settings]
+    if others:
         raise ValueError(
             "`logs` must be shards, made with `shard=(i, m)`. Not so: "
-            f"{', '.join(strange)}"
+            f"{', '.join(others)}"
         )
     for log in logs[1:]:
         _check_same_data(logs[0], log)
         differing = file_format.differences(_common(logs[0]), _common(log))
-        count = file_format.differences(
-            {"shards": logs[0].settings["shard"][1]},
-            {"shards": log.settings["shard"][1]},
-        )
-        if list(log.extra) != list(logs[0].extra):
-            differing = differing or "the columns"
-        if differing or count:
+        if not differing and list(log.extra) != list(logs[0].extra):
+            differing = "the columns"
+        if differing:
             raise ValueError(
                 "shards must be made under the same settings. Differing "
-                f"between {logs[0].name} and {log.name}: {differing or count}"
+                f"between {logs[0].name} and {log.name}: {differing}"
             )
-    found = sorted(log.settings["shard"][0] for log in logs)
-    wanted = list(range(logs[0].settings["shard"][1]))
-    if found != wanted:
+    numbers = sorted(log.settings["shard"][0] for log in logs)
+    expected = list(range(logs[0].settings["shard"][1]))
+    if numbers != expected:
         raise ValueError(
-            f"`logs` must be all shards, each once: {wanted}. Received: {found}"
+            f"`logs` must be all shards, each once: {expected}. "
+            f"Received: {numbers}"
         )
 
 
-def _check_same_data(one: Any, other: Any) -> None:
-    """Shards share no example, but each knows the hash of example 0."""
-    hashes = [log.settings.get(FIRST) for log in (one, other)]
+def _check_same_data(first: Any, other: Any) -> None:
+    """Compares the hash of example 0, which every shard records."""
+    hashes = [log.settings.get(FIRST) for log in (first, other)]
     if None not in hashes and hashes[0] != hashes[1]:
         raise ValueError(
             "shards must be of the same data set. Example 0 differs between "
-            f"{one.name} (hash {hashes[0]}) and {other.name} (hash {hashes[1]})"
+            f"{first.name} (hash {hashes[0]}) and {other.name} (hash "
+            f"{hashes[1]})"
         )
 
 
-def _common(log: Any) -> dict:
-    return {k: v for k, v in log.settings.items() if k != "shard"}
+def _common(log: Any) -> dict[str, Any]:
+    """Returns the settings that all shards share, with their number."""
+    settings = dict(log.settings)
+    settings["shards"] = settings.pop("shard")[1]
+    return settings
 
 
 def _check_whole(idx: np.ndarray, skip: int, examples: int | None) -> None:
@@ -89,25 +88,20 @@ def _check_whole(idx: np.ndarray, skip: int, examples: int | None) -> None:
     twice = idx[1:][idx[1:] == idx[:-1]]
     if len(twice):
         raise ValueError(
-            f"shards must not overlap. Twice: {_shown(np.unique(twice))}"
+            f"shards must not overlap. Twice: {first_few(np.unique(twice))}"
         )
     last = int(idx[-1]) if len(idx) else -skip
     total = last // skip + 1 if examples is None else examples
-    wanted = skip * np.arange(total)
-    missing = np.setdiff1d(wanted, idx)
+    expected = skip * np.arange(total)
+    missing = np.setdiff1d(expected, idx)
     if len(missing):
         raise ValueError(
             "shards must have no gaps; was a worker stopped before its end? "
-            f"Missing: {_shown(missing)}"
+            f"Missing: {first_few(missing)}"
         )
-    extra = np.setdiff1d(idx, wanted)
+    extra = np.setdiff1d(idx, expected)
     if len(extra):
         raise ValueError(
             f"shards must hold every {skip}-th of {total} examples, no others. "
-            f"Received also: {_shown(extra)}"
+            f"Received also: {first_few(extra)}"
         )
-
-
-def _shown(idx: np.ndarray) -> str:
-    shown = ", ".join(str(number) for number in idx[:_NAMED])
-    return f"{shown}, ... ({len(idx)})" if len(idx) > _NAMED else shown

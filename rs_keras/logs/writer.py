@@ -1,4 +1,4 @@
-"""Writing a certification log, line after line, and the log of shards."""
+"""Writers of certification logs: row by row, or merged from shards."""
 
 import fcntl
 import math
@@ -16,35 +16,35 @@ from rs_keras._checks import check_count
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.logs import file_format
 from rs_keras.logs import rules
+from rs_keras.logs.file_format import CHECKSUM
+from rs_keras.logs.file_format import line_checksum
 from rs_keras.logs.file_format import read_settings
-from rs_keras.logs.hashes import CHECKSUM
-from rs_keras.logs.hashes import line_checksum
 from rs_keras.logs.log import CertificationLog
 from rs_keras.logs.rules import RowError
 
 
 class LogWriter:
-    """Appends to a log, one flushed line an example; resumes where it ended.
+    """Appends rows to a log, one flushed line per example; resumes a log.
 
-    A process killed at any moment loses the example in hand at most.
+    A process that is killed loses at most the example it is working on.
 
     Args:
-        path: The log; its folder is made if it is not there. An existing log is
-            continued: a last line that was cut off is dropped.
-        settings: What the log is made with; JSON values. They are written
+        path: The log; its folder is made if needed. An existing log is resumed:
+            a last line that was cut off is dropped.
+        settings: The settings of the certifier; JSON values. They are written
             beside the log.
         extra: Names of further columns.
         checksum: Whether each line ends with a checksum: see
-            `rs_keras.logs.hashes`.
+            `rs_keras.logs.file_format`.
 
     Attributes:
-        done: set of int, the numbers of the examples that the log holds.
-        previous: The `CertificationLog` that was there already, maybe empty.
+        done: set of int, the numbers of the examples in the log.
+        previous: The `CertificationLog` as it was found, possibly empty.
 
     Raises:
-        ValueError: If there is a log made under other settings (names each one
-            that differs), or without any, or a file that is no log, or one
-            with an altered line.
+        ValueError: If there is a log of other settings (names each one that
+            differs) or without settings, a file that is no log, or a log with
+            an altered line.
         OSError: If the file cannot be written, or another process writes it.
 
     Example:
@@ -86,7 +86,7 @@ class LogWriter:
         self.done = set(self.previous.idx.tolist())
 
     def _lock(self) -> None:
-        """Two that write one log would both append the same examples."""
+        """Locks the file: two writers would both append the same examples."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -106,7 +106,7 @@ class LogWriter:
             file_format.check_fresh(self.path, size, self._header)
             columns, size = {}, 0
         self.previous = CertificationLog._of(self.path, columns, self.settings)
-        # The settings before the header: a log without any is refused.
+        # The settings before the header: a log without settings is refused.
         file_format.write_settings(self.path, self.settings)
         self._file.truncate(size)
         if not size:
@@ -228,7 +228,7 @@ class LogWriter:
 def merge_files(
     paths: Sequence[str | Path], out: str | Path, examples: int | None = None
 ) -> CertificationLog:
-    """Writes one log of the shards in files, their lines as they are.
+    """Merges log files of shards into one, without changing their lines.
 
     Args:
         paths: Of the shards.
@@ -253,7 +253,7 @@ def merge_files(
     column = files[0][0].split(b"\t").index(b"idx")
     lines = [line for lines in files for line in lines[1:]]
     lines.sort(key=lambda line: int(line.split(b"\t")[column]))
-    # The settings first: a log without any cannot be continued.
+    # The settings first: a log without settings cannot be resumed.
     out.parent.mkdir(parents=True, exist_ok=True)
     file_format.write_settings(out, log.settings)
     with written_whole(out) as temporary:

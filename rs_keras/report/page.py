@@ -1,4 +1,4 @@
-"""The page: data, words and tables, put into the template."""
+"""The report page: data, texts and tables, put into the template."""
 
 import base64
 import hashlib
@@ -18,11 +18,12 @@ import rs_keras
 from rs_keras._atomic_files import written_whole
 from rs_keras.logs.comparison import check_comparable
 from rs_keras.logs.log import CertificationLog
+from rs_keras.logs.log import count_examples
 from rs_keras.report import sections
 from rs_keras.report.thumbnails import Thumbnails
 
 _FOLDER = Path(__file__).parent
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 # Radii are millionths on the page, as many digits as a log has.
 _UNIT = 1e6
@@ -37,7 +38,7 @@ def write_report(
     side_by_side: bool = False,
     note: str | None = None,
 ) -> int:
-    """Writes `report_page` to a file, whole or not at all.
+    """Writes `report_page` to a file, atomically.
 
     Args:
         logs: See `report_page`; so are the further arguments.
@@ -69,7 +70,14 @@ def write_report(
     >>> "<title>MNIST</title>" in Path("report.html").read_text()
     True
     """
-    page = report_page(logs, title, thumbnails, radii, side_by_side, note)
+    page = report_page(
+        logs,
+        title,
+        thumbnails,
+        radii=radii,
+        side_by_side=side_by_side,
+        note=note,
+    )
     with written_whole(path) as temporary:
         return temporary.write_bytes(page.encode())
 
@@ -84,18 +92,18 @@ def report_page(
 ) -> str:
     """Returns one page about certification logs: curves, table, gallery.
 
-    The page holds all it shows: it loads nothing, and its content policy lets
-    no request out and no script run but its own. The same logs give the same
-    page.
+    The page is self-contained: it loads nothing, and its content security
+    policy blocks all requests and all scripts but its own. The same logs give
+    the same page.
 
     Args:
-        logs: At least one. The first is the one that others are compared with.
+        logs: At least one; the others are compared with the first.
         title: Of the page; by default, the names of the logs.
         thumbnails: Pictures of the examples, for the gallery.
         radii: Columns of the table, >= 0; see `rs_keras.report.tables`.
-        side_by_side: Show logs of different sigma or different examples beside
-            one another. They are then not compared example by example.
-        note: Above the gallery, such as why it has no pictures.
+        side_by_side: Allow logs of different sigma or different examples, which
+            are not compared example by example.
+        note: Text above the gallery, such as why it has no pictures.
 
     Returns:
         HTML.
@@ -136,8 +144,9 @@ def report_page(
         "footer": f"Made with rs-keras {escape(rs_keras.__version__)}.",
         "data": _json(_data(logs, thumbnails)),
     }
-    # One pass: what is filled in is never looked through for places.
-    return _PLACE.sub(lambda place: parts[place[1]], _asset("template.html"))
+    # In one pass: text that is filled in is not searched for placeholders.
+    template = _asset("template.html")
+    return _PLACEHOLDER.sub(lambda match: parts[match[1]], template)
 
 
 def _check(logs: Sequence[CertificationLog], side_by_side: bool) -> None:
@@ -150,8 +159,7 @@ def _check(logs: Sequence[CertificationLog], side_by_side: bool) -> None:
                 f"`logs` must have different names. Received: {name!r} twice"
             )
     for log in logs:
-        if not len(log):
-            raise ValueError(f"{log.name} holds no example")
+        count_examples(log)
     if not side_by_side:
         try:
             check_comparable(logs)
@@ -168,7 +176,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """A content policy: only this style, this script, and images inside."""
+    """A security policy: only this style, this script and inline images."""
     return (
         "default-src 'none'; img-src data:; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -212,6 +220,6 @@ def _millionths(radius: np.ndarray) -> np.ndarray:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """JSON in which no text can end the element that it stands in."""
+    """Returns JSON in which no text can close the surrounding element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e")

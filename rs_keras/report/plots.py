@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart with any colour vision, without the
-# yellow, which is too pale on white. Line styles tell them apart in grey, too.
+# Okabe and Ito's colours, distinct for any colour vision, without the yellow,
+# which is too pale on white. Line styles distinguish them in grey, too.
 _COLOURS = (
     "#0072B2",
     "#D55E00",
@@ -31,7 +31,7 @@ _STYLES = ("-", "--", "-.", ":")
 
 _FORMATS = (".png", ".svg", ".pdf")
 
-# Inches. The legend stands below the curves, which may be anywhere.
+# Inches. The legend is below the plot, since curves may be anywhere in it.
 _LEGEND_LINE = 0.18
 
 
@@ -42,8 +42,8 @@ def plot_certified_accuracy(
 ) -> "Figure":
     """Draws certified accuracy against radius, one step curve a log.
 
-    Needs no display and leaves matplotlib's global state alone. Logs whose
-    sigma varies from image to image are marked, and have no ACR in the legend.
+    It needs no display and does not change matplotlib's global state. Logs
+    whose sigma varies from image to image are marked, without an ACR.
 
     Args:
         logs: The logs, or envelopes (drawn as a broad band behind the rest);
@@ -116,7 +116,7 @@ def new_figure(
         raise ValueError(
             f"`path` must end with {', '.join(_FORMATS)}. Received: {path}"
         )
-    # Importing matplotlib takes half a second that tables need not wait for.
+    # Imported here, since it takes half a second that tables do not need.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

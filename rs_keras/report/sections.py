@@ -1,4 +1,4 @@
-"""The parts of the page that need no script, as HTML with all text escaped."""
+"""The parts of the report page that need no script: HTML, all text escaped."""
 
 import json
 from collections.abc import Sequence
@@ -14,24 +14,13 @@ from rs_keras.logs.log import CertificationLog
 from rs_keras.report.tables import certified_cells
 from rs_keras.report.thumbnails import Thumbnails
 
-# What a statement of the guarantee cannot do without.
+# Settings without which the guarantee cannot be stated.
 _NEEDED = ("sigma", "alpha", "noise")
 
 _NO_STATEMENT = (
     "There are no settings beside this log, so the page cannot say with which "
     "noise, how many samples, which bound and what confidence its radii were "
     "made; see where it was published."
-)
-_READING = (
-    "The curves and the table count certificates. Each may be wrong with the "
-    "error probability above, so that up to about this share of the certified "
-    "examples may not hold; rs_keras gives a bound for all together with "
-    "certified_accuracy(radii, rho=...).",
-    "Radii are L2 distances between images with pixels in [0, 1]. They say "
-    "nothing of other changes, such as shifts, rotations or blur, that are "
-    "farther away.",
-    "A radius is about the smoothed classifier, not about the network inside, "
-    "and holds for the label that was certified, right or wrong.",
 )
 
 
@@ -69,18 +58,35 @@ def certified(
             f"{', '.join(chosen)}: radii at a sigma chosen for each image. No "
             "one classifier has this curve, or this ACR."
         )
-    notes = (f'<p class="note">{escape(text)}</p>' for text in texts)
-    return _table(header, rows) + "".join(notes)
+    return _table(header, rows) + _notes(texts)
 
 
-def _table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "numbers"
-) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
+def _notes(texts: Sequence[str]) -> str:
+    return "".join(f'<p class="note">{escape(text)}</p>' for text in texts)
+
+
+def _scroll(label: str, table: str) -> str:
+    """Makes a wide table scroll by itself."""
     return (
-        f'<table class="{kind}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(_row(row) for row in rows)}</tbody></table>"
+        '<div class="scroll" tabindex="0" role="group" '
+        f'aria-label="{label}">{table}</div>'
     )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return _grid("numbers", _heads(header), [_row(row) for row in rows])
+
+
+def _grid(kind: str, heads: str, rows: Sequence[str]) -> str:
+    """Returns a table of header cells and rows that are HTML already."""
+    return (
+        f'<table class="{kind}"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def _heads(texts: Sequence[str]) -> str:
+    return "".join(f'<th scope="col">{escape(text)}</th>' for text in texts)
 
 
 def _row(cells: Sequence[str], kind: str = "") -> str:
@@ -95,10 +101,10 @@ def comparison(logs: Sequence[CertificationLog]) -> str:
     if len(logs) < 2:
         return ""
     try:
-        found = [compare_acr(logs[0], log) for log in logs[1:]]
+        comparisons = [compare_acr(logs[0], log) for log in logs[1:]]
     except ValueError as error:
-        text = f"Not compared example by example: {error}."
-        return f'<p class="note">{escape(text)}</p>'
+        return _notes([f"Not compared example by example: {error}."])
+    nothing = "nothing else" if logs[0].settings else "not known"
     rows = [
         [
             one.names[1],
@@ -106,9 +112,9 @@ def comparison(logs: Sequence[CertificationLog]) -> str:
             f"{one.low:+.4f} to {one.high:+.4f}",
             f"{one.wins:,}",
             f"{one.losses:,}",
-            one.notes or _no_notes(logs[0], log),
+            one.notes or (nothing if log.settings else "not known"),
         ]
-        for one, log in zip(found, logs[1:], strict=True)
+        for one, log in zip(comparisons, logs[1:], strict=True)
     ]
     header = [
         "log",
@@ -121,23 +127,16 @@ def comparison(logs: Sequence[CertificationLog]) -> str:
     return (
         f"<h3>Against {escape(logs[0].name)}</h3>"
         "<p>Difference of the average certified radii on the same "
-        f"{found[0].examples:,} examples, with a paired bootstrap interval "
-        "over examples (10,000 resamples). It does not cover how much training "
-        "seeds differ.</p>"
-        '<div class="scroll" tabindex="0" role="group" '
-        f'aria-label="Comparison">{_table(header, rows)}</div>'
-    )
-
-
-def _no_notes(first: CertificationLog, log: CertificationLog) -> str:
-    known = first.settings and log.settings
-    return "nothing else" if known else "not known"
+        f"{comparisons[0].examples:,} examples, with a paired bootstrap "
+        "interval over examples (10,000 resamples). It does not cover how much "
+        "training seeds differ.</p>"
+    ) + _scroll("Comparison", _table(header, rows))
 
 
 def verdicts(logs: Sequence[CertificationLog]) -> str:
     """How many examples of each log are right, wrong and abstained."""
     kinds = ("right", "wrong", "abstained")
-    heads = "".join(
+    heads = _heads(["log"]) + "".join(
         f'<th scope="col"><span class="dotkey {kind}"></span>{kind}</th>'
         for kind in kinds
     )
@@ -145,7 +144,7 @@ def verdicts(logs: Sequence[CertificationLog]) -> str:
     for log in logs:
         abstained = int((log.predict == ABSTAIN).sum())
         right = int(log.correct.sum())
-        # Of an example without a label nobody knows.
+        # Without a label, an example is neither right nor wrong.
         judged = (log.predict != ABSTAIN) & (log.label >= 0)
         wrong = int((judged & ~log.correct).sum())
         counts = dict(zip(kinds, (right, wrong, abstained), strict=True))
@@ -157,12 +156,8 @@ def verdicts(logs: Sequence[CertificationLog]) -> str:
             f'<tr><th scope="row">{escape(log.name)}</th>{cells}'
             f'<td class="wide">{_bar(counts, len(log))}</td></tr>'
         )
-    return (
-        '<div class="scroll" tabindex="0" role="group" aria-label="Verdicts">'
-        '<table class="verdicts"><thead><tr><th scope="col">log</th>'
-        f'{heads}<th class="wide"><span class="hidden">bar</span></th></tr>'
-        f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    heads += '<th class="wide"><span class="hidden">bar</span></th>'
+    return _scroll("Verdicts", _grid("verdicts", heads, rows))
 
 
 def _bar(counts: dict[str, int], total: int) -> str:
@@ -196,7 +191,7 @@ def gallery_note(
                 "picture: up to half of these are wrong or abstained in the "
                 "first log, the others spread evenly over its radii."
             )
-    return "".join(f'<p class="note">{escape(text)}</p>' for text in texts)
+    return _notes(texts)
 
 
 def settings(logs: Sequence[CertificationLog]) -> str:
@@ -209,15 +204,8 @@ def settings(logs: Sequence[CertificationLog]) -> str:
         values = [_shown(log, key) for log in logs]
         differs = "differs" if len(set(values)) > 1 else ""
         rows.append(_row([key, *values], differs))
-    heads = "".join(
-        f'<th scope="col">{escape(text)}</th>'
-        for text in ["setting", *(log.name for log in logs)]
-    )
-    return (
-        '<div class="scroll" tabindex="0" role="group" aria-label="Settings">'
-        f'<table class="settings"><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    heads = _heads(["setting", *(log.name for log in logs)])
+    return _scroll("Settings", _grid("settings", heads, rows))
 
 
 def _shown(log: CertificationLog, key: str) -> str:
@@ -237,8 +225,7 @@ def guarantees(logs: Sequence[CertificationLog]) -> str:
         if len(holders) > 1:
             texts.append(f"<h3>{escape(', '.join(names))}</h3>")
         texts.append(f"<p>{escape(statement)}</p>")
-    items = "".join(f"<li>{escape(text)}</li>" for text in _READING)
-    return f"{''.join(texts)}<h3>How to read it</h3><ul>{items}</ul>"
+    return "".join(texts)
 
 
 def _statement(log: CertificationLog) -> str:

@@ -9,7 +9,7 @@ from rs_keras._checks import check_choice
 from rs_keras.logs.log import CertificationLog
 from rs_keras.logs.log import Envelope
 
-# What a table says where a log does not tell.
+# Shown for a value that the log does not have.
 _UNKNOWN = "-"
 
 Cells = Sequence[Sequence[str]]
@@ -23,18 +23,18 @@ def certified_table(
 ) -> str:
     """Returns one row a log: ACR, certified accuracy at radii, abstentions.
 
-    An average certified radius grows with the number of samples and with the
-    bound, so each row says what its log holds: the number of examples, n, and
-    the form of the confidence bound ("-" where there are no settings).
+    An average certified radius depends on the number of draws and on the bound,
+    so each row also shows the number of examples, n, and the confidence bound
+    ("-" without settings).
 
     Args:
         logs: The logs, or envelopes, in the order of the rows; at least one.
         radii: Radii >= 0; by default, steps of 0.25 (0.5 if that is more than
             twelve) to the largest that is certified.
         format: "text", "markdown" or "latex" (for the package booktabs).
-        per_input_sigma: Whether logs whose sigma varies from image to image,
-            and envelopes of such, are kept (marked in the last column); they
-            are about another classifier for each image.
+        per_input_sigma: Whether to include logs whose sigma varies from image
+            to image, and envelopes of such (marked in the last column): each
+            image has another classifier.
 
     Returns:
         The table, without a final line break; accuracies in percent.
@@ -64,7 +64,7 @@ def certified_cells(
     radii: Sequence[float] | None = None,
     per_input_sigma: bool = False,
 ) -> list[Sequence[str]]:
-    """Returns the header and the rows of `certified_table`, not yet laid out.
+    """Returns the header and the rows of `certified_table` as cells.
 
     Arguments and errors are those of `certified_table`.
 
@@ -153,7 +153,7 @@ def _text(cells: Cells) -> str:
 
 def _markdown(cells: Cells) -> str:
     safe = [[cell.replace("|", "\\|") for cell in row] for row in cells]
-    # The shortest that Markdown takes for a rule, before cells are aligned.
+    # The shortest rules that Markdown accepts; aligned with the cells below.
     columns = range(len(cells[0]))
     rule = [":--" if _is_text(i, cells) else "--:" for i in columns]
     header, middle, *rows = _aligned([safe[0], rule, *safe[1:]])

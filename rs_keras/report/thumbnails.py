@@ -1,4 +1,4 @@
-"""Small pictures of examples, in one image for a whole page."""
+"""Thumbnails of examples, in one image for a whole page."""
 
 import base64
 import io
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Larger images are shrunk to this many pixels.
 _SIDE = 64
 
-# Bytes. Lossless up to here: digits and clothes always are.
+# Bytes. Larger sheets are compressed with losses.
 _LOSSLESS = 1_200_000
 _JPEG_QUALITY = 85
 
@@ -90,23 +90,22 @@ class Thumbnails:
         from rs_keras import datasets
 
         data, split = split_name(name)
-        wanted = sorted(set(idx))
-        # Past the last one wanted nothing is read.
-        size = 1 + max(wanted, default=-1)
+        chosen = set(idx)
+        # Nothing is read past the last of them.
+        size = 1 + max(chosen, default=-1)
         rows = datasets.load(data, split=split, data_dir=data_dir)
-        chosen = set(wanted)
-        found = [
+        examples = [
             (i, _shrunk(image), int(label))
             for i, (image, label) in enumerate(rows.take(size))
             if i in chosen
         ]
         known = info(data, data_dir)
         return cls(
-            np.stack([picture for _, picture, _ in found])
-            if found
+            np.stack([picture for _, picture, _ in examples])
+            if examples
             else np.zeros((0, *known.image_shape), np.uint8),
-            np.array([i for i, _, _ in found], np.int64),
-            np.array([label for _, _, label in found], np.int64),
+            np.array([i for i, _, _ in examples], np.int64),
+            np.array([label for _, _, label in examples], np.int64),
             known.class_names,
             known.image_shape,
         )

@@ -84,7 +84,7 @@ def test_sigkill_restart_sigterm(export):
                 grpc.StatusCode.CANCELLED,
             )
         assert process.returncode == 0
-        assert "what runs is finished, what comes is refused" in out
+        assert "running requests are finished, new ones refused" in out
         events = [
             json.loads(line) for line in err.splitlines() if line[:1] == "{"
         ]

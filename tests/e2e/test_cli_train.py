@@ -180,7 +180,10 @@ def test_a_finished_run_stays_as_it_is(trained, capsys):
 def test_a_run_is_not_written_over(trained, capsys):
     folder, command = trained
     assert main(command) == 2
-    assert "holds a run already: go on with --resume" in capsys.readouterr().err
+    assert (
+        "holds a run already: continue it with --resume"
+        in capsys.readouterr().err
+    )
 
 
 def test_other_settings_are_named(trained, capsys):

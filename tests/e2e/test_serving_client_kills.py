@@ -191,7 +191,7 @@ def test_from_the_command_line(fleet, certifiers, images, tmp_path, capsys):
     assert len(CertificationLog.read(log)) == 2
     capsys.readouterr()
     assert main([*certify, *reach, "--sigma", "0.5"]) == 2
-    assert "the export says it" in capsys.readouterr().err
+    assert "the export fixes it" in capsys.readouterr().err
 
 
 def test_killed_and_stopped(fleet, client, certifiers, images):

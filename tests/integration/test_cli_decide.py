@@ -197,4 +197,4 @@ def test_radii_that_are_no_numbers(capsys, text):
     with pytest.raises(SystemExit):
         main(["decide", "mnist", "--model", "m", f"--radius={text}"])
     error = capsys.readouterr().err
-    assert f"as in 0.5,1.0. Received: {text}\n" in error
+    assert f"such as 0,0.25,0.5. Received: {text}\n" in error

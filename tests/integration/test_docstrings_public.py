@@ -36,7 +36,7 @@ rs_keras.noise.keyed_seeds rs_keras.per_input_sigma.ball_memory
 rs_keras.per_input_sigma.certifier
 rs_keras.per_input_sigma.composition
 rs_keras.per_input_sigma.optimization rs_keras.report.figures
-rs_keras.report.interpolation rs_keras.report.plots
+rs_keras.report.plots
 rs_keras.report.tables rs_keras.serving.client.served_model
 rs_keras.teacher rs_keras.trainers._distributed.batch_norm
 rs_keras.trainers._step.noisy_model

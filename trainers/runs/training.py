@@ -209,13 +209,18 @@ class Passes:
         data_dir: str | Path | None = None,
         soft_labels: np.ndarray | None = None,
     ) -> None:
-        self.recipe = recipe
-        self.data_dir = data_dir
         self.soft_labels = soft_labels
-        self.steps = self._steps(recipe.batch_size)
+        self._epochs = datasets.Epochs(
+            recipe.dataset,
+            recipe.batch_size,
+            data_dir,
+            recipe.seed,
+            example_id=soft_labels is not None,
+            limit=recipe.limit,
+        )
+        self.steps = self._epochs.steps
         if soft_labels is not None:
-            # Rows of steps of one example: how many there are.
-            examples = self._steps(1)
+            examples = self._epochs.source.size
             if len(soft_labels) < examples:
                 raise ValueError(
                     "`soft_labels` must have a row for each of the "
@@ -225,26 +230,9 @@ class Passes:
             classes = datasets.info(recipe.dataset, data_dir).num_classes
             check_distributions(soft_labels, len(soft_labels), classes)
 
-    def _steps(self, batch_size: int) -> int:
-        return datasets.steps(
-            self.recipe.dataset,
-            batch_size,
-            self.data_dir,
-            limit=self.recipe.limit,
-        )
-
     def __call__(self, epoch: int, first_step: int = 0) -> tf.data.Dataset:
         """Returns the batches of an epoch, from a step on."""
-        data = datasets.epoch(
-            self.recipe.dataset,
-            epoch,
-            self.recipe.batch_size,
-            data_dir=self.data_dir,
-            seed=self.recipe.seed,
-            first_step=first_step,
-            example_id=self.soft_labels is not None,
-            limit=self.recipe.limit,
-        )
+        data = self._epochs.epoch(epoch, first_step)
         if self.soft_labels is None:
             return data
         return datasets.attach(data, soft_label=self.soft_labels)

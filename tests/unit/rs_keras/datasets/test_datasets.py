@@ -820,3 +820,13 @@ def test_tensorflow_datasets_is_imported_when_it_is_needed():
     )
     root = Path(__file__).resolve().parents[4]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+
+
+def test_epochs_of_a_part_of_the_split():
+    epochs = datasets.Epochs("fashion_mini", 1_000, held_out=1_000, limit=2_500)
+    assert (epochs.source.size, epochs.steps) == (2_500, 3)
+    whole = list(epochs.epoch(1))
+    for rest in (epochs.epoch(1, 2), epochs.stream(1, 2).take(1)):
+        [(images, labels)] = rest
+        np.testing.assert_array_equal(images, whole[2][0])
+        np.testing.assert_array_equal(labels, whole[2][1])

@@ -133,11 +133,6 @@ class TestFiles:
 
 
 class TestCommand:
-    @pytest.fixture(autouse=True)
-    def only_this_command(self, monkeypatch):
-        # The others import what plots do not need.
-        monkeypatch.setattr(rs_keras.cli, "COMMANDS", ("plot",))
-
     @pytest.fixture
     def path(self, tmp_path):
         path = tmp_path / "log.tsv"

@@ -106,11 +106,6 @@ class TestFormats:
 
 
 class TestCommand:
-    @pytest.fixture(autouse=True)
-    def only_this_command(self, monkeypatch):
-        # The others import what tables do not need.
-        monkeypatch.setattr(rs_keras.cli, "COMMANDS", ("table",))
-
     @pytest.fixture
     def path(self, tmp_path):
         path = tmp_path / "log.tsv"
@@ -138,11 +133,10 @@ class TestCommand:
         ("flags", "message"),
         [
             (["nowhere.tsv"], "No such file"),
-            (["LOG", "--radii", "0;1"], "--radii must be numbers with commas"),
             (["LOG", "--format", "latx"], "Did you mean 'latex'?"),
             (["LOG", "CUT"], "line 2: cut off"),
         ],
-        ids=["no-file", "radii", "format", "cut"],
+        ids=["no-file", "format", "cut"],
     )
     def test_says_what_is_wrong_in_one_line(self, path, capsys, flags, message):
         cut = path.with_name("cut.tsv")

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from rs_keras import Certifier
-from rs_keras.report import interpolation
+from rs_keras.report import figures
 from rs_keras.report.figures import plot_interpolation
 from rs_keras.report.figures import plot_mixing_ratios
 
@@ -33,7 +33,7 @@ def test_confidence_along_the_way_is_the_normal_distributions(
 ):
     images, _, other = pairs
     ratios = [0.0, 0.3, 1.0]
-    found = interpolation.confidences(certifier, images, other, ratios, n=4000)
+    found = figures.confidences(certifier, images, other, ratios, n=4000)
     assert found.shape == (3, 5, 2)
     np.testing.assert_allclose(found.sum(-1), 1)
     for ratio, shares in zip(ratios, found, strict=True):
@@ -52,7 +52,7 @@ def test_ratio_is_where_the_boundary_is_crossed(certifier, linear, pairs):
         crossing = first / (first - last)
     crosses = np.sign(first) != np.sign(last)
     assert crosses.sum() >= 3
-    found = interpolation.equal_confidence_ratios(
+    found = figures.equal_confidence_ratios(
         certifier, images, labels, other, n=4000
     )
     # Votes lean to a side until the score is 0.05 standard deviations off it.
@@ -64,11 +64,11 @@ def test_ratio_is_where_the_boundary_is_crossed(certifier, linear, pairs):
 
 def test_ratio_of_no_change_and_of_no_right_prediction(certifier, pairs):
     images, labels, _ = pairs
-    found = interpolation.equal_confidence_ratios(
+    found = figures.equal_confidence_ratios(
         certifier, images, labels, images, n=200, points=3
     )
     assert np.isinf(found).all()
-    found = interpolation.equal_confidence_ratios(
+    found = figures.equal_confidence_ratios(
         certifier, images, 1 - labels, images, n=200, points=3
     )
     assert np.isnan(found).all()
@@ -77,8 +77,8 @@ def test_ratio_of_no_change_and_of_no_right_prediction(certifier, pairs):
 def test_halving_comes_from_above(certifier, pairs):
     images, labels, other = pairs
     arguments = (certifier, images, labels, other, 500, 4)
-    coarse = interpolation.equal_confidence_ratios(*arguments, halvings=0)
-    fine = interpolation.equal_confidence_ratios(*arguments, halvings=6)
+    coarse = figures.equal_confidence_ratios(*arguments, halvings=0)
+    fine = figures.equal_confidence_ratios(*arguments, halvings=6)
     done = np.isfinite(coarse)
     np.testing.assert_array_equal(coarse[done] * 4 % 1, 0)
     assert (fine[done] <= coarse[done]).all()
@@ -87,7 +87,7 @@ def test_halving_comes_from_above(certifier, pairs):
 
 def test_adversary_climbs_along_the_gradient(certifier, linear, images):
     labels = linear.label(images)
-    found = interpolation.adversarial_images(
+    found = figures.adversarial_images(
         certifier, images, labels, steps=1, step_size=0.01
     )
     # One short step, along the weights and towards the other class; pixels
@@ -100,7 +100,7 @@ def test_adversary_climbs_along_the_gradient(certifier, linear, images):
 
 def test_adversaries_reach_is_eight_sigma(certifier, linear, images):
     labels = linear.label(images)
-    found = interpolation.adversarial_images(certifier, images, labels, steps=2)
+    found = figures.adversarial_images(certifier, images, labels, steps=2)
     moved = np.linalg.norm((found - images).reshape(5, -1), axis=1)
     assert (moved <= 8 * SIGMA + 1e-4).all() and (moved > 0.5).all()
     assert found.min() >= 0 and found.max() <= 1
@@ -111,34 +111,30 @@ def test_adversaries_reach_is_eight_sigma(certifier, linear, images):
     "call, message",
     [
         (
-            lambda c, x: interpolation.adversarial_images(c, x, [0]),
+            lambda c, x: figures.adversarial_images(c, x, [0]),
             r"`labels` must have shape \[5\]",
         ),
         (
-            lambda c, x: interpolation.adversarial_images(
-                c, x, [0] * 5, steps=-1
-            ),
+            lambda c, x: figures.adversarial_images(c, x, [0] * 5, steps=-1),
             "`steps`",
         ),
         (
-            lambda c, x: interpolation.adversarial_images(
-                c, x, [0] * 5, num_noise=0
-            ),
+            lambda c, x: figures.adversarial_images(c, x, [0] * 5, num_noise=0),
             "`num_noise`",
         ),
         (
-            lambda c, x: interpolation.confidences(c, x, x[:2], [0]),
+            lambda c, x: figures.confidences(c, x, x[:2], [0]),
             "`adversarial`",
         ),
-        (lambda c, x: interpolation.confidences(c, x, x, [1.5]), "`ratios`"),
+        (lambda c, x: figures.confidences(c, x, x, [1.5]), "`ratios`"),
         (
-            lambda c, x: interpolation.equal_confidence_ratios(
+            lambda c, x: figures.equal_confidence_ratios(
                 c, x, [0] * 5, x, points=0
             ),
             "`points`",
         ),
         (
-            lambda c, x: interpolation.confidences(c, 255 * x, x, [0]),
+            lambda c, x: figures.confidences(c, 255 * x, x, [0]),
             r"in \[0, 1\]",
         ),
     ],
@@ -177,7 +173,7 @@ def test_figure_shows_the_way(certifier, pairs, tmp_path):
         axes[3].images[0].get_array(), images[0][..., 0]
     )
     # The label's curve is what `confidences` says.
-    expected = interpolation.confidences(
+    expected = figures.confidences(
         certifier, images[:1], other[:1], np.linspace(0, 1, 5), n=200
     )[:, 0, labels[0]]
     np.testing.assert_allclose(axes[8].lines[0].get_ydata(), expected)
