@@ -30,6 +30,7 @@ setup(
     package_dir=ROOMS,
     package_data={
         "rs_keras": ["py.typed", "data/*", "data/pretrained/*"],
+        "rs_keras.export": ["*.toml"],
         "rs_keras.report": ["*.html", "*.css", "*.js"],
         "rs_keras.serving": ["deploy/*", "deploy/*/*"],
         "rs_keras.serving.demo": ["*.html", "*.css", "*.js"],

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
         EmbeddedServer as EmbeddedServer,
     )
 
-_HOMES = {
-    "EmbeddedServer": "rs_keras.serving.server.embedded_server",
-}
+_HOMES = {"EmbeddedServer": "rs_keras.serving.server.embedded_server"}
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = attach(__name__, _HOMES)
