@@ -33,6 +33,7 @@ setup(
         "rs_keras.certification": ["*.toml"],
         "rs_keras.cli": ["*.toml"],
         "rs_keras.datasets": ["*.toml"],
+        "rs_keras.export": ["*.toml"],
         "rs_keras.report": ["*.html", "*.css", "*.js"],
         "rs_keras.trainers.recipes": ["*.toml"],
         "rs_keras.trainers.reproduction": ["*.md", "*.toml"],

@@ -208,7 +208,7 @@ def soak():
 
 
 def settle():
-    """The server's idle threads end after ten seconds."""
+    """Waits until the server has noticed dropped connections."""
     time.sleep(12)
 
 

@@ -1,4 +1,4 @@
-"""Writing a certifier as a SavedModel that TF Serving runs."""
+"""Writes a certifier as a SavedModel that TF Serving runs."""
 
 import dataclasses
 import os
@@ -14,29 +14,17 @@ from rs_keras import bounds
 from rs_keras._checks import check_count
 from rs_keras.certification.certifier import Certifier
 from rs_keras.certification.sampling import Sampler
+from rs_keras.classifiers.adapters import traced_classifier
 from rs_keras.classifiers.fingerprint import fingerprint
+from rs_keras.export import classifier
+from rs_keras.export import graph
 from rs_keras.export import metadata
 from rs_keras.export import signature
 from rs_keras.export import smoke_test
 from rs_keras.export import versions
-from rs_keras.export import warmup as warmup_lib
-from rs_keras.export.graph import CertifierGraph
-from rs_keras.export.graph import classifying
-from rs_keras.export.graph import counting
-from rs_keras.export.graph import signatures_of
-from rs_keras.export.graph import smoothing_of
 from rs_keras.export.settings import Settings
 from rs_keras.export.settings import default_decide_n
-from rs_keras.export.shapes import image_shape_of
-from rs_keras.export.weights import ConcreteFunction
-from rs_keras.export.weights import check_servable
-from rs_keras.export.weights import classifier_hash
-from rs_keras.export.weights import has_other_resources
-from rs_keras.export.weights import variables_of
-from rs_keras.noise.keyed_seeds import ENVIRONMENT
-from rs_keras.noise.keyed_seeds import Key
-from rs_keras.noise.keyed_seeds import SeedKey
-from rs_keras.noise.keyed_seeds import load_key
+from rs_keras.noise import keyed_seeds
 
 # Bytes of a secret that is made here.
 _SECRET_BYTES = 32
@@ -59,7 +47,7 @@ def export_certifier(
     seed: str = "fresh",
     image_shape: Sequence[int] | None = None,
     decide_n: int | None = None,
-    key: Key = None,
+    key: keyed_seeds.Key = None,
 ) -> Path:
     """Writes a version of a certifier for TF Serving.
 
@@ -130,6 +118,7 @@ def export_certifier(
             "`certifier` must be an rs_keras.Certifier. "
             f"Received: {type(certifier).__name__}"
         )
+    decide_n = default_decide_n(n0, max_n) if decide_n is None else decide_n
     settings = Settings(
         n0=n0,
         n=n,
@@ -140,35 +129,39 @@ def export_certifier(
         class_names=None if class_names is None else tuple(class_names),
         image_bytes=image_bytes,
         seed=seed,
-        decide_n=(
-            default_decide_n(n0, max_n) if decide_n is None else decide_n
-        ),
+        decide_n=decide_n,
     )
     secret = _seed_key(certifier, settings.seed, key)
     if version is not None:
         check_count("version", version)
     base = versions.check_target(directory, version)
-    shape = image_shape_of(certifier.model, image_shape)
+    shape = classifier.image_shape_of(certifier.model, image_shape)
     settings.check_image_shape(shape)
     sampler = certifier.sampler(shape)
     settings.check_classes(sampler.num_classes)
-    requests = warmup_lib.requests(sampler, settings)
-    counts = _counts_in_process(certifier, requests)
-    count = counting(sampler)
-    check_servable(count)
+    requests = smoke_test.smoke_requests(sampler, settings)
+    # It also checks that the model gives logits, one image by itself.
+    sample = requests[signature.SAMPLE]
+    counts = certifier.sample(
+        sample["images"], int(sample["n"][0]), sample["seed"]
+    )
+    count = graph.traced_count(sampler)
+    classifier.check_servable(count)
     text = metadata.to_json(_metadata(certifier, sampler, settings))
-    graph = CertifierGraph(sampler, count, settings, text, secret)
+    traced = graph.CertifierGraph(sampler, count, settings, text, secret)
     with versions.scratch(base) as folder:
-        _save(folder, graph.concrete_functions(), count, certifier.model)
+        _save(folder, traced, certifier.model)
         metadata.write(folder, text)
         if warmup:
-            warmup_lib.write(folder, requests)
-        answers = smoke_test.rehearse(folder, requests)
+            smoke_test.write_warmup(folder, requests)
+        answers = smoke_test.run_requests(folder, requests)
         smoke_test.check_counts(answers[signature.SAMPLE]["counts"], counts)
         return versions.publish(folder, base, version)
 
 
-def _seed_key(certifier: Certifier, seed: str, key: Key) -> SeedKey:
+def _seed_key(
+    certifier: Certifier, seed: str, key: keyed_seeds.Key
+) -> keyed_seeds.SeedKey:
     """Returns the secret of the seeds: for fresh ones always a new one."""
     if seed == "fresh" and key is not None:
         raise ValueError(
@@ -176,31 +169,17 @@ def _seed_key(certifier: Certifier, seed: str, key: Key) -> SeedKey:
             "each export. Received: a key"
         )
     if seed == "keyed":
-        given = certifier._key if key is None else key
-        if given is not None or ENVIRONMENT in os.environ:
-            return load_key(given)
-    return SeedKey(os.urandom(_SECRET_BYTES))
-
-
-def _counts_in_process(
-    certifier: Certifier, requests: Sequence[warmup_lib.Request]
-) -> Any:
-    """The certifier's own answer to the request for `sample`.
-
-    It also looks whether the model gives logits, and one image by itself.
-    """
-    inputs = dict(requests)[signature.SAMPLE]
-    return certifier.sample(
-        inputs["images"], int(inputs["n"][0]), inputs["seed"]
-    )
+        key = certifier._key if key is None else key
+        if key is not None or keyed_seeds.ENVIRONMENT in os.environ:
+            return keyed_seeds.load_key(key)
+    return keyed_seeds.SeedKey(os.urandom(_SECRET_BYTES))
 
 
 def _metadata(
-    certifier: Certifier,
-    sampler: Sampler,
-    settings: Settings,
+    certifier: Certifier, sampler: Sampler, settings: Settings
 ) -> dict[str, Any]:
-    smoothing = smoothing_of(sampler)
+    smoothing = graph.smoothing_of(sampler)
+    logits = traced_classifier(sampler.logits, sampler.image_shape)
     facts = {
         "format": metadata.FORMAT,
         "library": f"rs-keras {rs_keras.__version__}",
@@ -224,26 +203,25 @@ def _metadata(
             distance=smoothing.distance,
         ),
         "decide_max_radius": settings.decide_spec.max_radius(smoothing),
-        "signatures": sorted([signature.DEFAULT, *signatures_of(settings)]),
+        "signatures": sorted(
+            [signature.DEFAULT, *graph.signatures_of(settings)]
+        ),
         # As in certification logs; None where the model tells no weights.
         "fingerprint": fingerprint(certifier.computing),
-        "classifier_sha256": classifier_hash(classifying(sampler)),
+        "classifier_sha256": classifier.classifier_hash(logits),
         **dataclasses.asdict(settings),
     }
     return {**facts, "guarantee": metadata.guarantee(facts)}
 
 
-def _save(
-    folder: Path,
-    functions: dict[str, ConcreteFunction],
-    count: ConcreteFunction,
-    model: Any,
-) -> None:
+def _save(folder: Path, traced: graph.CertifierGraph, model: Any) -> None:
     root = tf.Module()
-    root.weights = variables_of(count)
-    if has_other_resources(count) and hasattr(model, "signatures"):
+    root.weights = classifier.variables_of(traced.count)
+    tables = classifier.has_other_resources(traced.count)
+    if tables and hasattr(model, "signatures"):
         # A loaded SavedModel restores its tables by itself.
         root.model = model
+    functions = traced.concrete_functions()
     functions = {signature.DEFAULT: functions[signature.PREDICT], **functions}
     # Gradients are not served, and those of some bounds double the file.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)

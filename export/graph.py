@@ -1,12 +1,14 @@
-"""The certifier as graphs, one a signature.
+"""The certifier as TensorFlow graphs, one for each signature.
 
-Counting, bounds and verdicts are those of `rs_keras.Certifier`; here they only
-get the inputs and outputs of `export/signature.py`, and guards. A fault of one
-image must not fail the request, as a server may have put other images beside
-it: such a row draws nothing (n = 0), abstains, and certifies nothing.
+Counts, bounds and labels are those of `rs_keras.Certifier`; here they get the
+inputs and outputs of `export/signature.py`, and guards. An invalid image must
+not fail the request, as a server may have put other images beside it: such a
+row draws nothing (n = 0), abstains, and certifies nothing.
 """
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,10 +23,10 @@ from rs_keras.certification.sequential.decision import decision_tables
 from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.certification.voting import decide_label
 from rs_keras.certification.voting import vote_certificate
+from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.export import metadata
 from rs_keras.export import signature
 from rs_keras.export.settings import Settings
-from rs_keras.export.weights import ConcreteFunction
 from rs_keras.noise.draws import addressed_draws
 from rs_keras.noise.keyed_seeds import SeedKey
 
@@ -44,120 +46,95 @@ def smoothing_of(sampler: Sampler) -> SmoothingSpec:
     return SmoothingSpec(sigma, noise, distance=distance)
 
 
-def counting(sampler: Sampler) -> ConcreteFunction:
+def traced_count(sampler: Sampler) -> ConcreteFunction:
     """Returns `sampler.count`, traced.
 
     One function for all signatures: the network is stored once.
     """
-    rows = tf.TensorSpec([None], tf.int64)
-    return tf.function(sampler.count).get_concrete_function(
-        tf.TensorSpec([None, *sampler.image_shape], tf.float32),
-        tf.TensorSpec([None, 2], tf.int64),
-        rows,
-        rows,
-    )
-
-
-def classifying(sampler: Sampler) -> ConcreteFunction:
-    """Returns the classifier alone, traced."""
     images = tf.TensorSpec([None, *sampler.image_shape], tf.float32)
-    return tf.function(sampler.logits).get_concrete_function(images)
+    seeds = tf.TensorSpec([None, 2], tf.int64)
+    rows = tf.TensorSpec([None], tf.int64)
+    count = tf.function(sampler.count)
+    return count.get_concrete_function(images, seeds, rows, rows)
 
 
+@dataclass(eq=False, repr=False)
 class CertifierGraph:
     """Traces a certifier's signatures.
 
     Args:
         sampler: The certifier's, for this shape of images.
-        count: `counting(sampler)`.
-        settings: What is baked in.
-        metadata_json: What `describe` answers.
-        key: Makes the seeds. It lies in the graph, and in no answer.
+        count: `traced_count(sampler)`.
+        settings: Of the export.
+        metadata_json: The answer of `describe`.
+        key: Makes the seeds. It is in the graph, and in no answer.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        count: ConcreteFunction,
-        settings: Settings,
-        metadata_json: str,
-        key: SeedKey,
-    ) -> None:
-        self.sampler = sampler
-        self.settings = settings
-        self.metadata_json = metadata_json
-        self._export = tf.constant(
-            metadata.identity(json.loads(metadata_json)), tf.int64
+    sampler: Sampler
+    count: ConcreteFunction
+    settings: Settings
+    metadata_json: str
+    key: SeedKey
+
+    def __post_init__(self) -> None:
+        self._identity = metadata.identity(json.loads(self.metadata_json))
+        self._smoothing = smoothing_of(self.sampler)
+        self._tables = decision_tables(
+            self.settings.decide_spec, self._smoothing
         )
-        self._count = count
-        self._smoothing = smoothing_of(sampler)
-        self._key = key
-        self._tables = decision_tables(settings.decide_spec, self._smoothing)
-        self._most_draws = addressed_draws(sampler.image_shape)
 
     def concrete_functions(self) -> dict[str, ConcreteFunction]:
         """Returns a traced function for each signature."""
         return {
-            name: self._traced(name, wanted)
-            for name, wanted in signatures_of(self.settings).items()
+            name: self._traced(getattr(self, name), fields)
+            for name, fields in signatures_of(self.settings).items()
         }
 
     def _traced(
-        self, name: str, wanted: signature.Signature
+        self, method: Callable[..., Outputs], fields: signature.Signature
     ) -> ConcreteFunction:
-        method = getattr(self, name)
-        shapes = {
-            key: field.row_shape(
-                self.sampler.image_shape, self.sampler.num_classes
+        """Traces a method with the inputs and outputs of a signature."""
+        sizes = self.sampler.image_shape, self.sampler.num_classes
+        specs = {
+            name: tf.TensorSpec(
+                [None, *field.row_shape(*sizes)], field.dtype, name
             )
-            for key, field in wanted.inputs.items()
+            for name, field in fields.inputs.items()
         }
 
         def served(**inputs: tf.Tensor) -> Outputs:
             # Servers do not look at shapes: without this check, operations
             # that happen to fit would answer about something else.
             inputs = {
-                key: tf.ensure_shape(value, [None, *shapes[key]])
-                for key, value in inputs.items()
+                name: tf.ensure_shape(value, specs[name].shape)
+                for name, value in inputs.items()
             }
             with tf.control_dependencies(_same_rows(list(inputs.values()))):
                 inputs = {k: tf.identity(v) for k, v in inputs.items()}
             rows = tf.shape(next(iter(inputs.values())))[:1]
-            outputs = {
-                "export": tf.fill(rows, self._export),
-                **method(**inputs),
-            }
+            export = tf.fill(rows, tf.constant(self._identity, tf.int64))
+            outputs = {"export": export, **method(**inputs)}
             return {
-                key: tf.identity(outputs[key], name=key)
-                for key in wanted.outputs
+                name: tf.identity(outputs[name], name)
+                for name in fields.outputs
             }
 
-        specs = {
-            key: tf.TensorSpec([None, *shapes[key]], field.dtype, name=key)
-            for key, field in wanted.inputs.items()
-        }
         return tf.function(served).get_concrete_function(**specs)
 
     # -- the signatures ------------------------------------------------------
 
     def predict(self, images: tf.Tensor) -> Outputs:
-        """PREDICT with the baked numbers and a seed of the server's."""
+        """PREDICT with the export's settings and a seed of the server's."""
         seed = self._new_seeds(images)
         n = self._draws(self._accepts(images), self.settings.predict_n)
-        counts = self._count(images, seed, tf.zeros_like(n), n)
-        alpha = tf.constant(self.settings.alpha, tf.float64)
-        distance = self._smoothing.distance
-        label, p_value = decide_label(counts, alpha, n, distance)
-        return {
-            "label": label,
-            "counts": counts,
-            "p_value": p_value,
-            "n": n,
-            "seed": seed,
-        }
+        counts = self.count(images, seed, tf.zeros_like(n), n)
+        label, p_value = decide_label(
+            counts, self.settings.alpha, n, self._smoothing.distance
+        )
+        return dict(label=label, counts=counts, p_value=p_value, n=n, seed=seed)
 
     def certify(self, images: tf.Tensor) -> Outputs:
-        """CERTIFY with the baked numbers and a seed of the server's."""
+        """CERTIFY with the export's settings and a seed of the server's."""
         rows = tf.shape(images)[:1]
         return self.certify_with(
             images,
@@ -180,101 +157,89 @@ class CertifierGraph:
         The limit of draws holds for each round; the votes of a round say how
         many it made.
         """
-        sound = self._accepts(images) & _is_probability(alpha)
-        sound &= (n0 > 0) & (n > 0)
-        n0, n = self._draws(sound, n0), self._draws(sound, n)
+        valid = self._accepts(images) & _is_probability(alpha)
+        valid &= (n0 > 0) & (n > 0)
+        n0, n = self._draws(valid, n0), self._draws(valid, n)
         # The two rounds as rows of one call: one loop, one network.
-        counts = self._count(
+        counts = self.count(
             tf.concat([images, images], 0),
             tf.concat([seed, seed], 0),
             tf.concat([tf.zeros_like(n0), n0], 0),
             tf.concat([n0, n], 0),
         )
         selection, counts = tf.split(counts, 2)
+        spec = self.settings.certify_spec
         label, radius, p_lower = vote_certificate(
-            selection,
-            counts,
-            self.settings.certify_spec,
-            self._smoothing,
-            n=n,
-            alpha=alpha,
+            selection, counts, spec, self._smoothing, n=n, alpha=alpha
         )
-        return {
-            "label": label,
-            "radius": radius,
-            "p_lower": p_lower,
-            "counts": counts,
-            "selection_counts": selection,
-            "n": n,
-            "seed": seed,
-        }
+        certificate = dict(label=label, radius=radius, p_lower=p_lower)
+        votes = dict(counts=counts, selection_counts=selection)
+        return {**certificate, **votes, "n": n, "seed": seed}
 
     def decide(self, images: tf.Tensor, radius: tf.Tensor) -> Outputs:
         """DECIDE at a radius of the client's, with a seed of the server's.
 
-        By the votes of two classes, whatever the form of `certify`: what they
+        By the votes of two classes, whatever bound `certify` has: what they
         need of the tables holds for every radius.
         """
         seed = self._new_seeds(images)
-        reach = self.settings.decide_spec.max_radius(self._smoothing)
-        sound = self._accepts(images) & (radius >= 0.0) & (radius <= reach)
-        rows = tf.where(sound)
-        at = rows[:, 0]
-        found = decide_in_graph(
+        max_radius = self.settings.decide_spec.max_radius(self._smoothing)
+        accepted = self._accepts(images) & (radius >= 0.0)
+        rows = tf.where(accepted & (radius <= max_radius))  # [accepted, 1]
+        decision = decide_in_graph(
             SimpleNamespace(
-                count=self._count,
+                count=self.count,
                 sigma=self.sampler.sigma,
                 num_classes=self.sampler.num_classes,
             ),
-            tf.gather(images, at),
-            tf.gather(seed, at),
+            tf.gather_nd(images, rows),
+            tf.gather_nd(seed, rows),
             self._tables,
-            tf.gather(radius, at),
+            tf.gather_nd(radius, rows),
         )
-        refused = tf.zeros_like(seed[:, 0])
-        votes = tf.zeros([tf.size(refused), self.sampler.num_classes], tf.int64)
-        return {
-            "certified": tf.scatter_nd(
-                rows, found["certified"], tf.shape(refused, tf.int64)
-            ),
-            "label": tf.tensor_scatter_nd_update(
-                refused + ABSTAIN, rows, found["label"]
-            ),
-            "counts": tf.tensor_scatter_nd_update(votes, rows, found["counts"]),
-            "n": tf.tensor_scatter_nd_update(refused, rows, found["n"]),
-            "seed": seed,
+        # What a row answers that is not accepted.
+        zeros = tf.zeros_like(seed[:, 0])
+        refused = {
+            "label": zeros + ABSTAIN,
+            "counts": tf.tile(zeros[:, None], [1, self.sampler.num_classes]),
+            "n": zeros,
         }
+        outputs = {
+            name: tf.tensor_scatter_nd_update(value, rows, decision[name])
+            for name, value in refused.items()
+        }
+        certified = tf.scatter_nd(
+            rows, decision["certified"], tf.shape(zeros, tf.int64)
+        )
+        return {"certified": certified, "seed": seed, **outputs}
 
     def sample(
-        self,
-        images: tf.Tensor,
-        seed: tf.Tensor,
-        first: tf.Tensor,
-        n: tf.Tensor,
+        self, images: tf.Tensor, seed: tf.Tensor, first: tf.Tensor, n: tf.Tensor
     ) -> Outputs:
         """Votes of draws first .. first+n-1; any split adds up."""
         addressed = first >= 0
-        addressed &= first <= self._most_draws - self.settings.max_n
+        draws = addressed_draws(self.sampler.image_shape)
+        addressed &= first <= draws - self.settings.max_n
         n = self._draws(self._accepts(images) & addressed, n)
-        return {"counts": self._count(images, seed, first, n), "n": n}
+        return {"counts": self.count(images, seed, first, n), "n": n}
 
     def bound(
         self, k: tf.Tensor, k2: tf.Tensor, n: tf.Tensor, alpha: tf.Tensor
     ) -> Outputs:
-        """The certificate that counts are worth, with runner-up or without."""
+        """p_lower and radius from counts, with runner-up or without."""
         # The bounds take a row with alpha = 0 for one that makes no sense.
         alpha = tf.where(_is_probability(alpha), alpha, tf.zeros_like(alpha))
-        rest = n, alpha, self._smoothing.sigma, self._smoothing.distance
-        one = bounds.certificate(k, None, *rest)
-        two = bounds.certificate(k, k2, *rest)
-        plain = k2 == signature.NO_RUNNER_UP
-        return {
-            "p_lower": tf.where(plain, one[0], two[0]),
-            "radius": tf.where(plain, one[1], two[1]),
-        }
+        common = n, alpha, self._smoothing.sigma, self._smoothing.distance
+        one_class = bounds.certificate(k, None, *common)
+        two_classes = bounds.certificate(k, k2, *common)
+        p_lower, radius = (
+            tf.where(k2 == signature.NO_RUNNER_UP, one, two)
+            for one, two in zip(one_class[:2], two_classes[:2], strict=True)
+        )
+        return dict(p_lower=p_lower, radius=radius)
 
     def describe(self, query: tf.Tensor) -> Outputs:
-        """What this export is, once a row."""
+        """The metadata of this export, once for each row."""
         text = tf.constant(self.metadata_json)
         return {"metadata_json": tf.fill(tf.shape(query), text)}
 
@@ -289,25 +254,23 @@ class CertifierGraph:
     # -- their parts ---------------------------------------------------------
 
     def _accepts(self, images: tf.Tensor) -> tf.Tensor:
-        """Which rows are images that this certifier may speak about.
+        """Which rows are valid images, as the certifier checks them in process.
 
-        What the certifier refuses in process; nothing is clipped, for then the
-        certificate would be about another image.
+        Nothing is clipped: the certificate would be about another image.
         """
         inside = (images >= 0.0) & (images <= 1.0)  # NaN is neither
         return tf.reduce_all(inside, [1, 2, 3])
 
     def _draws(self, accepted: tf.Tensor, n: tf.Tensor | int) -> tf.Tensor:
-        """The draws to make of those asked for, int64 [B]."""
+        """The number of draws to make for each row, int64 [B]."""
         n = tf.convert_to_tensor(n, tf.int64)
         n = tf.clip_by_value(n, 0, self.settings.max_n)
         return tf.where(accepted, n, tf.constant(0, tf.int64))
 
     def _new_seeds(self, images: tf.Tensor) -> tf.Tensor:
-        """A seed of the server's for each row, int64 [B, 2]."""
-        make = self._key.fresh
-        if self.settings.seed == "keyed":
-            make = self._key.keyed
+        """A new or keyed seed for each row, int64 [B, 2]."""
+        is_keyed = self.settings.seed == "keyed"
+        make = self.key.keyed if is_keyed else self.key.fresh
         return make(images, self.sampler.noise)
 
     def _decoded(self, image_bytes: tf.Tensor) -> tf.Tensor:
@@ -323,7 +286,7 @@ class CertifierGraph:
             pixels = tf.gather(levels, tf.cast(pixels, tf.int32))
             return tf.ensure_shape(pixels, shape)
 
-        def one(file: tf.Tensor) -> tf.Tensor:
+        def decoded_or_nan(file: tf.Tensor) -> tf.Tensor:
             return tf.cond(
                 tf.strings.length(file) > 0,
                 lambda: decoded(file),
@@ -331,7 +294,7 @@ class CertifierGraph:
             )
 
         spec = tf.TensorSpec(shape, tf.float32)
-        return tf.map_fn(one, image_bytes, fn_output_signature=spec)
+        return tf.map_fn(decoded_or_nan, image_bytes, fn_output_signature=spec)
 
 
 def _same_rows(inputs: list[tf.Tensor]) -> list[tf.Operation]:

@@ -1,4 +1,4 @@
-"""What an export says of itself: `describe`, and a file beside the model.
+"""The metadata of an export: the answer of `describe`, and a file.
 
 This module imports nothing but the standard library.
 """
@@ -55,13 +55,14 @@ def identity(metadata: Mapping[str, Any]) -> int:
     >>> one == metadata.identity({**facts, "sigma": 0.25})
     False
     """
-    told = {k: v for k, v in metadata.items() if k not in NOT_COMPARED}
-    digest = hashlib.blake2b(to_json(told).encode(), digest_size=8).digest()
+    compared = {k: v for k, v in metadata.items() if k not in NOT_COMPARED}
+    text = to_json(compared).encode()
+    digest = hashlib.blake2b(text, digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def read(version: str | Path) -> dict[str, Any]:
-    """Reads what the SavedModel in this folder says of itself.
+    """Reads the metadata of the SavedModel in a folder.
 
     Args:
         version: The folder of one version, as `exports/mnist/1`.
@@ -84,20 +85,20 @@ def read(version: str | Path) -> dict[str, Any]:
             f"no export of rs-keras: {version} (it has no {FILE})"
         )
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"cannot read {path}: {error}") from error
-    form = found.get("format") if isinstance(found, dict) else None
-    if form != FORMAT:
+    number = facts.get("format") if isinstance(facts, dict) else None
+    if number != FORMAT:
         raise ValueError(
             f"{path} is not of format {FORMAT}: export it again. "
-            f"Received: format={form!r}"
+            f"Received: format={number!r}"
         )
-    return found
+    return facts
 
 
 def write(version: str | Path, text: str) -> None:
-    """Puts the text of `describe` beside the model.
+    """Writes the text of `describe` beside the model.
 
     Example:
 
@@ -113,7 +114,7 @@ def write(version: str | Path, text: str) -> None:
 
 
 def guarantee(metadata: dict[str, Any]) -> str:
-    """Says in words what a certificate of this export means.
+    """Returns a text on what a certificate of this export guarantees.
 
     Example:
 

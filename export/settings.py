@@ -1,4 +1,4 @@
-"""What an export bakes in besides the certifier."""
+"""The settings of an export: draws, limits, class names, seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _DECIDE_N = 100_000
 
 
 def default_decide_n(n0: int, max_n: int) -> int:
-    """Returns the most draws of a decision where nobody says."""
+    """Returns the default of `decide_n`."""
     most = check_count("n0", n0) + check_count("max_n", max_n)
     return min(_DECIDE_N, most)
 

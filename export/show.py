@@ -1,4 +1,4 @@
-"""What an export holds, in words.
+"""Describes an export in text.
 
 This module imports nothing but the standard library.
 """
@@ -12,28 +12,12 @@ from rs_keras.export import metadata
 from rs_keras.export import signature
 from rs_keras.export import versions
 
-# Told in the order of a reader's questions; `describe` holds all.
-_FACTS = (
-    "sigma",
-    "noise",
-    "dtype",
-    "n0",
-    "n",
-    "alpha",
-    "runner_up",
-    "max_radius",
-    "predict_n",
-    "decide_n",
-    "decide_max_radius",
-    "max_n",
-    "seed",
-    "num_classes",
-    "class_names",
-    "classifier_sha256",
-    "library",
-    "tensorflow",
-)
-_INDENT = "  "
+# In the order of a reader's questions; `describe` holds more.
+_FACTS = """
+sigma noise dtype n0 n alpha runner_up max_radius predict_n decide_n
+decide_max_radius max_n seed num_classes class_names classifier_sha256 library
+tensorflow
+""".split()
 
 
 def show(directory: str | Path) -> str:
@@ -54,53 +38,40 @@ def show(directory: str | Path) -> str:
 
 def _version(folder: Path) -> str:
     facts = metadata.read(folder)
-    weights = _size(folder / "variables")
+    weights = _megabytes(folder / "variables")
     lines = [
-        f"{folder}: {_size(folder) / 1e6:.2f} MB, {weights / 1e6:.2f} of them "
-        "weights",
-        *(f"{_INDENT}{name}: {_value(facts[name])}" for name in _FACTS),
-        *textwrap.wrap(
-            facts["guarantee"],
-            80,
-            initial_indent=_INDENT,
-            subsequent_indent=_INDENT,
-        ),
+        f"{folder}: {_megabytes(folder)} MB, {weights} of them weights",
+        *(f"  {name}: {_value(facts[name])}" for name in _FACTS),
+        textwrap.indent(textwrap.fill(facts["guarantee"], 78), "  "),
     ]
-    known = {
+    signatures = {
         signature.DEFAULT: signature.SIGNATURES[signature.PREDICT],
         **signature.SIGNATURES,
         **signature.BYTES_SIGNATURES,
     }
-    sizes = facts["image"]["shape"], facts["num_classes"]
-    for name, fields in known.items():
+    for name in signatures:
         if name in facts["signatures"]:
-            lines.append(f"{_INDENT}{name}")
-            lines += _fields("in ", fields.inputs, *sizes)
-            lines += _fields("out", fields.outputs, *sizes)
+            lines.append(f"  {name}")
+            lines += _fields("in ", signatures[name].inputs, facts)
+            lines += _fields("out", signatures[name].outputs, facts)
     return "\n".join(lines)
 
 
 def _fields(
-    arrow: str,
-    fields: Mapping[str, signature.Field],
-    image_shape: list[int],
-    num_classes: int,
+    arrow: str, fields: Mapping[str, signature.Field], facts: dict[str, Any]
 ) -> list[str]:
     lines = []
     for name, field in fields.items():
-        sizes = ["B", *field.row_shape(image_shape, num_classes)]
-        kind = f"{field.dtype}[{', '.join(map(str, sizes))}]"
-        lines.append(
-            f"{_INDENT * 2}{arrow} {name:<17}{kind:<26}{field.meaning}"
-        )
+        row = field.row_shape(facts["image"]["shape"], facts["num_classes"])
+        kind = f"{field.dtype}[{', '.join(map(str, ['B', *row]))}]"
+        lines.append(f"    {arrow} {name:<17}{kind:<26}{field.meaning}")
     return lines
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _size(folder: Path) -> int:
-    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+def _megabytes(folder: Path) -> str:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return f"{sum(file.stat().st_size for file in files) / 1e6:.2f}"

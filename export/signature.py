@@ -1,16 +1,20 @@
-"""What an export is asked and what it answers: the names, defined once.
+"""The signatures of an export: names, inputs and outputs.
 
-The exporter builds these signatures, servers and clients read them. Every
-tensor has the batch in front, so that a server may put requests together; what
-is said of an image holds for its row, whatever rows are beside it.
+The table is `signatures.toml`: the exporter builds these signatures, servers
+and clients read them. Every tensor has the batch in front, so that a server may
+put requests together; the outputs of an image stand in its row, whatever rows
+are beside it.
 
 This module imports nothing but the standard library.
 """
 
+import tomllib
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 # What a client gets that names no signature: `predict`.
 DEFAULT = "serving_default"
@@ -68,13 +72,9 @@ class Field:
         >>> images.row_shape([28, 28, 1], num_classes=10)
         (28, 28, 1)
         """
-        sizes: list[int] = []
-        for size in self.shape:
-            if size == IMAGE:
-                sizes.extend(image_shape)
-            else:
-                sizes.append(num_classes if size == CLASSES else int(size))
-        return tuple(sizes)
+        known = {IMAGE: image_shape, CLASSES: [num_classes]}
+        sizes = [known.get(str(size), [size]) for size in self.shape]
+        return tuple(int(size) for part in sizes for size in part)
 
 
 @dataclass(frozen=True)
@@ -94,100 +94,29 @@ class Signature:
     outputs: Mapping[str, Field]
 
 
-_IMAGES = Field("float32", (IMAGE,), "pixels in [0, 1]")
-_IMAGE_BYTES = Field("string", (), "a PNG or JPEG file")
-_SEED = Field("int64", (2,), "of the noise")
-_LABEL = Field("int64", (), "class, or -1: it abstains")
-_COUNTS = Field("int64", (CLASSES,), "votes")
-_N = Field("int64", (), "draws really made; 0 for a row that was refused")
-_ALPHA = Field("float64", (), "probability of a wrong answer, in (0, 1)")
-_P_LOWER = Field("float64", (), "lower confidence bound on the class")
-_RADIUS = Field("float64", (), "L2, in pixel units; 0 where it abstains")
-
-_EXPORT = Field("int64", (), "which export answers: `metadata.identity`")
-
-_PREDICTED = {
-    "label": _LABEL,
-    "counts": _COUNTS,
-    "p_value": Field("float64", (), "of the test of the two top classes"),
-    "n": _N,
-    "seed": _SEED,
-    "export": _EXPORT,
-}
-_CERTIFIED = {
-    "label": _LABEL,
-    "radius": _RADIUS,
-    "p_lower": _P_LOWER,
-    "counts": Field("int64", (CLASSES,), "votes of the estimation round"),
-    "selection_counts": Field(
-        "int64", (CLASSES,), "votes of the selection round"
-    ),
-    "n": _N,
-    "seed": _SEED,
-    "export": _EXPORT,
-}
-
-SIGNATURES: Mapping[str, Signature] = MappingProxyType(
-    {
-        PREDICT: Signature({"images": _IMAGES}, _PREDICTED),
-        CERTIFY: Signature({"images": _IMAGES}, _CERTIFIED),
-        CERTIFY_WITH: Signature(
-            {
-                "images": _IMAGES,
-                "seed": _SEED,
-                "n0": Field("int64", (), "draws that select the class, >= 1"),
-                "n": Field("int64", (), "draws that bound it, >= 1"),
-                "alpha": _ALPHA,
-            },
-            _CERTIFIED,
-        ),
-        DECIDE: Signature(
-            {
-                "images": _IMAGES,
-                "radius": Field("float64", (), "L2, in pixel units, >= 0"),
-            },
-            {
-                "certified": Field(
-                    "bool", (), "whether the label stays within the radius"
-                ),
-                "label": Field("int64", (), "class, or -1: not certified"),
-                "counts": Field("int64", (CLASSES,), "votes looked at"),
-                "n": _N,
-                "seed": _SEED,
-                "export": _EXPORT,
-            },
-        ),
-        SAMPLE: Signature(
-            {
-                "images": _IMAGES,
-                "seed": _SEED,
-                "first": Field("int64", (), "number of the first draw, >= 0"),
-                "n": Field("int64", (), "draws"),
-            },
-            {"counts": _COUNTS, "n": _N, "export": _EXPORT},
-        ),
-        BOUND: Signature(
-            {
-                "k": Field("int64", (), "votes for the selected class"),
-                "k2": Field(
-                    "int64", (), "the most votes for another; -1: not looked at"
-                ),
-                "n": Field("int64", (), "draws"),
-                "alpha": _ALPHA,
-            },
-            {"p_lower": _P_LOWER, "radius": _RADIUS, "export": _EXPORT},
-        ),
-        DESCRIBE: Signature(
-            {"query": Field("int64", (), "any number")},
-            {"metadata_json": Field("string", (), "see export/metadata.py")},
-        ),
+def _fields(table: Mapping[str, Any]) -> dict[str, Field]:
+    return {
+        name: Field(dtype, tuple(shape), meaning)
+        for name, (dtype, shape, meaning) in table.items()
     }
-)
+
+
+def _read_signatures() -> dict[str, Signature]:
+    path = Path(__file__).with_name("signatures.toml")
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    signatures = {}
+    for name, table in tables.items():
+        outputs = table["outputs"]
+        if isinstance(outputs, str):
+            outputs = tables[outputs]["outputs"]
+        signatures[name] = Signature(_fields(table["inputs"]), _fields(outputs))
+    return signatures
+
+
+_ALL = _read_signatures()
 
 # Only where the export was asked for them.
 BYTES_SIGNATURES: Mapping[str, Signature] = MappingProxyType(
-    {
-        PREDICT_BYTES: Signature({"image_bytes": _IMAGE_BYTES}, _PREDICTED),
-        CERTIFY_BYTES: Signature({"image_bytes": _IMAGE_BYTES}, _CERTIFIED),
-    }
+    {name: _ALL.pop(name) for name in (PREDICT_BYTES, CERTIFY_BYTES)}
 )
+SIGNATURES: Mapping[str, Signature] = MappingProxyType(_ALL)

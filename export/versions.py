@@ -29,7 +29,7 @@ def existing(base: str | Path) -> list[int]:
 
 def folder_of(base: str | Path, number: int) -> Path:
     """Returns the folder of a version that exists: `1`, but `0001` as well."""
-    return next(entry for found, entry in _numbered(base) if found == number)
+    return next(entry for n, entry in _numbered(base) if n == number)
 
 
 def _numbered(base: str | Path) -> Iterator[tuple[int, Path]]:
@@ -50,29 +50,25 @@ def check_target(base: str | Path, version: int | None) -> Path:
         PermissionError: If it cannot be written to.
     """
     place = Path(base).expanduser()
-    if version is not None and version > LARGEST:
-        raise ValueError(
-            f"`version` must be <= {LARGEST}, the largest that servers load. "
-            f"Received: version={version}"
-        )
-    if version is not None and version in dict(_numbered(place)):
-        raise FileExistsError(
-            f"`version` must be new. Received: version={version}, which "
-            f"exists in {place}"
-        )
-    # What exists of the path, as the rest will be made.
-    ground = place
-    while not ground.exists() and ground != ground.parent:
-        ground = ground.parent
-    if not ground.is_dir():
+    if version is not None:
+        if version > LARGEST:
+            raise ValueError(
+                f"`version` must be <= {LARGEST}, the largest that servers "
+                f"load. Received: version={version}"
+            )
+        if version in dict(_numbered(place)):
+            raise _exists(version, place)
+    # The part of the path that exists; the rest will be made.
+    parent = next(p for p in (place, *place.parents) if p.exists())
+    if not parent.is_dir():
         raise NotADirectoryError(
-            f"`directory` must be a folder. Received: {place} ({ground} is a "
+            f"`directory` must be a folder. Received: {place} ({parent} is a "
             "file)"
         )
-    if not os.access(ground, os.W_OK | os.X_OK):
+    if not os.access(parent, os.W_OK | os.X_OK):
         raise PermissionError(
             f"`directory` must be writable. Received: {place} (no permission "
-            f"to write in {ground})"
+            f"to write in {parent})"
         )
     return place
 
@@ -108,17 +104,20 @@ def publish(folder: Path, base: Path, version: int | None) -> Path:
         target = base / str(number)
         try:
             os.rename(folder, target)
+            return target
         except OSError:
             # Not empty: another export was faster.
             if not target.exists():
                 raise
-            if version is not None:
-                raise FileExistsError(
-                    f"`version` must be new. Received: version={version}, "
-                    f"which exists in {base}"
-                ) from None
-            continue
-        return target
+        if version is not None:
+            raise _exists(version, base)
+
+
+def _exists(version: int, base: Path) -> FileExistsError:
+    return FileExistsError(
+        f"`version` must be new. Received: version={version}, which exists in "
+        f"{base}"
+    )
 
 
 def _restrict(folder: Path) -> None:

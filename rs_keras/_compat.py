@@ -159,25 +159,6 @@ def is_compiled_by_xla() -> bool:
 # -- TensorFlow: sessions ----------------------------------------------------
 
 
-def has_session_call() -> bool:
-    """Returns whether this TensorFlow has the calls that `run_session` makes.
-
-    The embedded server has public ones to do without: slower, with checks and
-    casts of their own.
-    """
-    try:
-        from tensorflow.python.client import pywrap_tf_session
-        from tensorflow.python.framework import c_api_util
-        from tensorflow.python.framework import ops
-    except ImportError:
-        return False
-    return (
-        hasattr(pywrap_tf_session, "TF_SessionRun_wrapper")
-        and hasattr(c_api_util, "tf_output")
-        and hasattr(ops, "dismantle_graph")
-    )
-
-
 def prepare_session(session: Any) -> None:
     """Hands a session its whole graph, as `Session.run` does before it runs."""
     session._extend_graph()

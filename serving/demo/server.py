@@ -1,26 +1,26 @@
-"""The page's server and the gRPC server that it asks, in this process."""
+"""The demonstration: the page's server, and a gRPC server that it asks."""
 
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Self
 
-from rs_keras._checks import check_count
 from rs_keras.certification.certifier import Certifier
 from rs_keras.export import export_certifier
 from rs_keras.serving.client.certification_client import CertificationClient
-from rs_keras.serving.demo.requests import Questions
+from rs_keras.serving.demo.api import DemoAPI
 from rs_keras.serving.demo.web import HOST
 from rs_keras.serving.demo.web import WebServer
 from rs_keras.serving.demo.web import page_files
+from rs_keras.serving.server.addresses import check_port
 from rs_keras.serving.server.addresses import require_free
 from rs_keras.serving.server.embedded_server import EmbeddedServer
 
 _NAME = "demo"
-_LAST_PORT = 65_535
 
 
+@dataclass(eq=False, repr=False)
 class DemoServer:
     """Serves the demonstration page; on this machine only.
 
@@ -54,17 +54,13 @@ class DemoServer:
     >>> demo.stop()  # or `with DemoServer(...) as demo:`
     """
 
-    def __init__(
-        self,
-        certifier: Certifier,
-        class_names: Sequence[str] | None = None,
-        title: str = "a classifier",
-        port: int = 0,
-    ) -> None:
-        self._certifier = certifier
-        self._class_names = class_names
-        self._title = title
-        self._port = _checked_port(port)
+    certifier: Certifier
+    class_names: Sequence[str] | None = None
+    title: str = "a classifier"
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        check_port("port", self.port)
         self._open = ExitStack()
         self._web: WebServer | None = None
 
@@ -83,14 +79,12 @@ class DemoServer:
             OSError: If the port is taken.
         """
         # Before the export, which takes some seconds.
-        require_free(HOST, self._port)
+        require_free(HOST, self.port)
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
+            names = self.class_names
             export_certifier(
-                self._certifier,
-                folder,
-                warmup=False,
-                class_names=self._class_names,
+                self.certifier, folder, warmup=False, class_names=names
             )
             server = stack.enter_context(
                 EmbeddedServer(folder, model_name=_NAME, port=0, poll_seconds=0)
@@ -98,19 +92,14 @@ class DemoServer:
             client = stack.enter_context(
                 CertificationClient(server.address, _NAME)
             )
-            questions = Questions(self._certifier, client, self._title)
-            files = page_files(questions.about())
-            self._web = stack.enter_context(
-                WebServer(
-                    files,
-                    {
-                        "/certify": questions.certify,
-                        "/explore": questions.explore,
-                    },
-                    questions.most_bytes,
-                    self._port,
-                )
+            api = DemoAPI(self.certifier, client, self.title)
+            web = WebServer(
+                page_files(api.about()),
+                {"/certify": api.certify, "/explore": api.explore},
+                api.max_bytes,
+                self.port,
             )
+            self._web = stack.enter_context(web)
             self._open = stack.pop_all()
         return self
 
@@ -122,18 +111,5 @@ class DemoServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
-
-
-def _checked_port(port: int) -> int:
-    if check_count("port", port, 0) > _LAST_PORT:
-        raise ValueError(
-            f"`port` must be between 0 and {_LAST_PORT}. Received: port={port}"
-        )
-    return port

@@ -1,9 +1,9 @@
-"""The demo's HTTP: files, and questions whose answers stream.
+"""The demonstration page's HTTP server: files, and requests to its API.
 
 It listens on the loopback interface alone. A page of another site can still
-make this browser ask it, so names of other hosts are refused (a name that was
-rebound to 127.0.0.1), and questions from pages that are not this one.
-Answers are lines of JSON, one as each part is known.
+make this browser send requests to it, so requests for other hosts are refused
+(a name that was rebound to 127.0.0.1), and API requests from other pages.
+Responses of the API are lines of JSON, sent one by one.
 """
 
 import json
@@ -14,23 +14,22 @@ import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-from typing import NamedTuple
-from typing import Self
 
 from rs_keras.serving.errors import ServingError
 from rs_keras.serving.event_log import LOGGER
+from rs_keras.serving.http import HTTPHandler
 from rs_keras.serving.http import HTTPServer
 
 HOST = "127.0.0.1"
 _HTTP_PORT = 80
 
-Answer = dict[str, Any]
-Question = Callable[[Mapping[str, Any]], Iterator[Answer]]
+# The content type and the body of a response.
+File = tuple[str, bytes]
+Line = dict[str, Any]
+# From the body of a request to the lines of the response.
+Endpoint = Callable[[Mapping[str, Any]], Iterator[Line]]
 
 _FOLDER = Path(__file__).parent
 _TYPES = {
@@ -49,48 +48,41 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-# Questions at a time; a browser that asks anew may still be ending the last.
-_AT_A_TIME = 4
-_PATIENCE = 2.0
+# API requests at a time; while the last one ends, a new one waits for a while.
+_MAX_REQUESTS = 4
+_MAX_WAIT = 2.0
 # A browser that sends or reads slower than this loses its connection.
 _HTTP_TIMEOUT = 30
-
-
-class File(NamedTuple):
-    """What is sent for a path."""
-
-    content_type: str
-    body: bytes
 
 
 class Refusal(Exception):
     """A request that is turned away, with a status and a reason in words."""
 
-    def __init__(self, status: HTTPStatus, reason: str) -> None:
+    def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
 
 
-def page_files(about: Answer) -> dict[str, File]:
+def page_files(about: Line) -> dict[str, File]:
     """Returns the page's files by path, with what it is told at first."""
     files = {
-        f"/{path.name}": File(_TYPES[path.suffix], path.read_bytes())
+        f"/{path.name}": (_TYPES[path.suffix], path.read_bytes())
         for path in _FOLDER.iterdir()
         if path.suffix in _TYPES
     }
     files["/"] = files.pop("/index.html")
-    files["/about.json"] = File(_JSON, json.dumps(about).encode())
+    files["/about.json"] = (_JSON, json.dumps(about).encode())
     return files
 
 
-class WebServer:
-    """Listens on the loopback interface until it is closed.
+class WebServer(HTTPServer):
+    """Serves on the loopback interface within a `with` block.
 
     Args:
         files: By path.
-        questions: By path: from the body, a JSON object, to the answer's
-            lines. A ValueError or ServingError is told to the page.
-        most_bytes: Of a body.
+        endpoints: By path: from the body, a JSON object, to the lines of the
+            response. A ValueError or ServingError is shown on the page.
+        max_bytes: The longest body.
         port: 0 for any free one.
 
     Raises:
@@ -100,24 +92,20 @@ class WebServer:
     def __init__(
         self,
         files: Mapping[str, File],
-        questions: Mapping[str, Question],
-        most_bytes: int,
+        endpoints: Mapping[str, Endpoint],
+        max_bytes: int,
         port: int,
     ) -> None:
         self.files = files
-        self.questions = questions
-        self.most_bytes = most_bytes
-        self.room = threading.BoundedSemaphore(_AT_A_TIME)
+        self.endpoints = endpoints
+        self.max_bytes = max_bytes
+        self.slots = threading.BoundedSemaphore(_MAX_REQUESTS)
         self.closing = threading.Event()
-        self._server = _WebServer(HOST, port, _handler(self))
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="demo"
-        )
+        super().__init__(HOST, port, _Handler)
 
     @property
     def address(self) -> str:
-        """What to type into a browser."""
+        """The page's address for a browser."""
         return f"http://{HOST}:{self.port}/"
 
     @property
@@ -127,174 +115,131 @@ class WebServer:
         port = "" if self.port == _HTTP_PORT else f":{self.port}"
         return f"{HOST}{port}", f"localhost{port}"
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.closing.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        # All the room is free once the answers under way have ended, which
-        # they do at their next line; connections that ask nothing may stay.
-        for _ in range(_AT_A_TIME):
-            self.room.acquire(timeout=_PATIENCE)
+        super().__exit__(*error)
+        # All slots are free once the running responses have ended, which they
+        # do at their next line; connections without a request may stay.
+        for _ in range(_MAX_REQUESTS):
+            self.slots.acquire(timeout=_MAX_WAIT)
 
 
-class _WebServer(HTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no event; anything else is."""
-        LOGGER.debug("demo_request_failed", exc_info=True)
-
-
-def _handler(server: WebServer) -> type[BaseHTTPRequestHandler]:
-    return type("Handler", (_Handler,), {"web": server})
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """One request; HTTP/1.0, so an answer ends where the connection does."""
-
-    web: WebServer
+class _Handler(HTTPHandler):
+    server: WebServer
     timeout = _HTTP_TIMEOUT
     server_version = "rs-keras"
     sys_version = ""
 
     def do_GET(self) -> None:
-        self._refusable(self._send_file)
+        self._respond(self._send_file)
 
     def do_POST(self) -> None:
-        self._refusable(self._answer)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Who looks at the page knows what was asked."""
-        LOGGER.debug(format, *args)
+        self._respond(self._call_endpoint)
 
     def end_headers(self) -> None:
-        """Adds to all answers what the browser is to hold them to."""
+        """Adds the security headers that all responses have."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
-    def _refusable(self, answer: Callable[[], None]) -> None:
+    def _respond(self, respond: Callable[[], None]) -> None:
         try:
-            if self.headers.get("Host") not in self.web.hosts:
+            if self.headers.get("Host") not in self.server.hosts:
                 raise Refusal(
-                    HTTPStatus.MISDIRECTED_REQUEST,
-                    f"This page is at {self.web.address} only.",
+                    421, f"This page is at {self.server.address} only."
                 )
-            answer()
+            respond()
         except Refusal as refusal:
             body = json.dumps({"error": str(refusal)}).encode()
-            self._send(refusal.status, File(_JSON, body))
-
-    def _send(self, status: HTTPStatus, file: File) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", file.content_type)
-        self.send_header("Content-Length", str(len(file.body)))
-        self.end_headers()
-        self.wfile.write(file.body)
+            self.send(refusal.status, _JSON, body)
 
     def _send_file(self) -> None:
         path = self.path.partition("?")[0]
-        if path not in self.web.files:
-            raise Refusal(HTTPStatus.NOT_FOUND, f"There is nothing at {path}.")
-        self._send(HTTPStatus.OK, self.web.files[path])
+        self.send(200, *self._at(path, self.server.files))
 
-    def _answer(self) -> None:
-        if self.path not in self.web.questions:
-            raise Refusal(
-                HTTPStatus.NOT_FOUND, f"There is nothing at {self.path}."
-            )
+    def _call_endpoint(self) -> None:
+        endpoint = self._at(self.path, self.server.endpoints)
         self._check_origin()
         body = self._body()
-        if not self.web.room.acquire(timeout=_PATIENCE):
+        if not self.server.slots.acquire(timeout=_MAX_WAIT):
             raise Refusal(
-                HTTPStatus.SERVICE_UNAVAILABLE,
+                503,
                 "The server is busy with other images. Try again in a moment.",
             )
         try:
-            self._stream(self.web.questions[self.path](body))
+            self._stream(endpoint(body))
         finally:
-            self.web.room.release()
+            self.server.slots.release()
+
+    def _at(self, path: str, responses: Mapping[str, Any]) -> Any:
+        if path not in responses:
+            raise Refusal(404, f"There is nothing at {path}.")
+        return responses[path]
 
     def _check_origin(self) -> None:
-        origins = [f"http://{host}" for host in self.web.hosts]
+        origins = [f"http://{host}" for host in self.server.hosts]
         if self.headers.get("Origin") not in origins:
             raise Refusal(
-                HTTPStatus.FORBIDDEN,
-                f"Only the page at {self.web.address} may ask.",
+                403,
+                f"Only the page at {self.server.address} may send requests.",
             )
         if self.headers.get_content_type() != _JSON:
-            raise Refusal(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Questions are {_JSON}."
-            )
+            raise Refusal(415, f"Requests must be {_JSON}.")
 
-    def _body(self) -> dict[str, Any]:
+    def _body(self) -> Line:
         size = self.headers.get("Content-Length", "")
         if not (size.isascii() and size.isdigit()):
-            raise Refusal(
-                HTTPStatus.LENGTH_REQUIRED, "A question must tell its length."
-            )
+            raise Refusal(411, "Requests must have a Content-Length.")
         # Not as a number first: it may have any number of digits.
-        if len(size) > 15 or int(size) > self.web.most_bytes:
+        if len(size) > 15 or int(size) > self.server.max_bytes:
             raise Refusal(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"The image is too large: a question for this model has at "
-                f"most {self.web.most_bytes} bytes.",
+                413,
+                "The image is too large: a request for this model has at "
+                f"most {self.server.max_bytes} bytes.",
             )
         try:
             body = json.loads(self.rfile.read(int(size)))
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            raise Refusal(
-                HTTPStatus.BAD_REQUEST, "A question is one JSON object."
-            )
+            raise Refusal(400, "Requests must be one JSON object.")
         return body
 
-    def _stream(self, lines: Iterator[Answer]) -> None:
+    def _stream(self, lines: Iterator[Line]) -> None:
         """Sends lines as they come, until the browser goes away."""
         try:
             line = next(lines)
         except (ValueError, ServingError) as error:
-            raise _refused(error) from error
-        self.send_response(HTTPStatus.OK)
+            raise _refusal(error) from error
+        self.send_response(200)
         self.send_header("Content-Type", "application/x-ndjson")
         self.end_headers()
         try:
             self._write(line)
             for line in lines:
-                if self.web.closing.is_set() or self._left():
+                if self.server.closing.is_set() or self._disconnected():
                     return
                 self._write(line)
         except (ValueError, ServingError) as error:
-            self._write({"error": str(_refused(error))})
+            self._write({"error": str(_refusal(error))})
 
-    def _write(self, line: Answer) -> None:
+    def _write(self, line: Line) -> None:
         self.wfile.write(json.dumps(line).encode() + b"\n")
 
-    def _left(self) -> bool:
-        """Whether the browser has closed its side: nothing else comes."""
+    def _disconnected(self) -> bool:
+        """Whether the browser has closed its side: it sends nothing else."""
         ready = select.poll()
         ready.register(self.connection, select.POLLIN)
-        if not ready.poll(0):
-            return False
         try:
-            return not self.connection.recv(1, socket.MSG_PEEK)
+            return bool(ready.poll(0)) and not self.connection.recv(
+                1, socket.MSG_PEEK
+            )
         except OSError:
             return True
 
 
-def _refused(error: Exception) -> Refusal:
+def _refusal(error: Exception) -> Refusal:
     if isinstance(error, ServingError):
         LOGGER.log(logging.WARNING, "demo_server_failed", exc_info=error)
-        return Refusal(
-            HTTPStatus.SERVICE_UNAVAILABLE, f"The server cannot: {error}"
-        )
-    return Refusal(HTTPStatus.BAD_REQUEST, str(error))
+        return Refusal(503, f"The server cannot: {error}")
+    return Refusal(400, str(error))

@@ -1,12 +1,30 @@
-"""Where a server listens, and whether somebody else does already."""
+"""Addresses of a server: their form, and whether they are free."""
 
 import os
 import socket
 import stat
+from typing import Any
+
+from rs_keras._checks import check_count
 
 # The longest path of a socket (sockaddr_un), without its final zero.
 _LONGEST_SOCKET = 107
+_LARGEST_PORT = 65_535
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}
+
+
+def check_port(name: str, port: Any) -> int:
+    """Returns the number of a port, 0 for any free one.
+
+    Raises:
+        ValueError: If it is no such number.
+    """
+    if check_count(name, port, 0) > _LARGEST_PORT:
+        raise ValueError(
+            f"`{name}` must be between 0 and {_LARGEST_PORT}. "
+            f"Received: {name}={port}"
+        )
+    return int(port)
 
 
 def reachable(host: str, port: int) -> str:

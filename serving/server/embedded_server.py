@@ -3,10 +3,13 @@
 import logging
 import os
 import threading
+from collections.abc import Callable
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import KW_ONLY
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 from typing import Self
 
 import grpc
@@ -16,13 +19,12 @@ from grpc_health.v1 import health_pb2_grpc
 from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
+from rs_keras._checks import check_count
+from rs_keras._checks import check_not_negative
+from rs_keras.serving.event_log import LOGGER
 from rs_keras.serving.event_log import event
-from rs_keras.serving.server import model_config as configs
-from rs_keras.serving.server.addresses import checked_socket
-from rs_keras.serving.server.addresses import join
-from rs_keras.serving.server.addresses import reachable
-from rs_keras.serving.server.addresses import require_free
-from rs_keras.serving.server.addresses import require_free_socket
+from rs_keras.serving.server import addresses
+from rs_keras.serving.server import model_config
 from rs_keras.serving.server.manager import ModelManager
 from rs_keras.serving.server.metrics import Metrics
 from rs_keras.serving.server.metrics import MetricsEndpoint
@@ -30,9 +32,8 @@ from rs_keras.serving.server.model_config import Versions
 from rs_keras.serving.server.services import ModelService
 from rs_keras.serving.server.services import PredictionService
 from rs_keras.serving.server.status import StatusError
-from rs_keras.serving.server.threads import Repeater
-from rs_keras.serving.server.threads import ThreadPool
 from rs_keras.serving.tls import TLS
+from rs_keras.serving.tls import PathLike
 
 _GRPC_OPTIONS = (
     # A Python server would refuse messages above 4 MB; TF Serving does not.
@@ -48,16 +49,19 @@ _GRPC_OPTIONS = (
 # the ones that wait, ask for a state or are turned away.
 _SPARE_THREADS = 256
 _QUEUE = 1024
+# The longest grace, in seconds.
+_DAY = 86_400
 # TF Serving's health service knows these names, not the qualified ones.
 _HEALTH_NAMES = ("", "ModelService", "PredictionService")
 
 
+@dataclass(eq=False, repr=False)
 class EmbeddedServer:
     """Serves SavedModels over gRPC as tensorflow_model_server does.
 
     Requests, answers, errors and their order are TF Serving's, on the same
-    session runtime. It is ONE Python process: the way past one machine is
-    tensorflow_model_server, which takes the same exports and clients.
+    session runtime. It is one Python process; tensorflow_model_server, which
+    takes the same exports and clients, is for more than one machine.
 
     Not offered: REST, Classify, Regress, MultiInference, batching. A model
     with `jit_compile=True` runs here and not in a default
@@ -77,8 +81,8 @@ class EmbeddedServer:
         labels: Versions by label, such as `{"stable": 1}`.
         poll_seconds: How often to look for new versions; 0 never.
         config_poll_seconds: How often to read `config_file` again; 0 never.
-        max_concurrency: Predict requests at a time, 4 for each core unless
-            told; one more gets RESOURCE_EXHAUSTED.
+        max_concurrency: Predict requests at a time, by default 4 for each
+            core; one more gets RESOURCE_EXHAUSTED.
         tls: A `TLS`, for encrypted connections.
         metrics_port: Where Prometheus finds the metrics; 0 for any free port.
         warmup: Whether to run an export's warm-up requests.
@@ -87,6 +91,9 @@ class EmbeddedServer:
         load_retries: How often a version that appears while the server runs
             is tried again; it may still be on its way to the disk.
         load_retry_seconds: The pause in between.
+
+    Call `stop` or use it in a `with` block: a process does not exit while one
+    of its requests runs.
 
     Raises:
         ValueError: For an argument that breaks its rule.
@@ -118,80 +125,79 @@ class EmbeddedServer:
     True
     """
 
-    def __init__(
-        self,
-        export_dir: str | os.PathLike[str] | None = None,
-        *,
-        model_name: str = "default",
-        config_file: str | os.PathLike[str] | None = None,
-        host: str = "127.0.0.1",
-        port: int | None = 8500,
-        unix_socket: str | os.PathLike[str] | None = None,
-        versions: Versions = "latest",
-        labels: Mapping[str, int] | None = None,
-        poll_seconds: float = 1.0,
-        config_poll_seconds: float = 0.0,
-        max_concurrency: int | None = None,
-        tls: TLS | None = None,
-        metrics_port: int | None = None,
-        warmup: bool = True,
-        allow_unavailable_labels: bool = False,
-        load_retries: int = 5,
-        load_retry_seconds: float = 60.0,
-    ) -> None:
-        if (export_dir is None) == (config_file is None):
-            raise ValueError(
-                "Either `export_dir` or `config_file` must be given. "
-                f"Received: export_dir={export_dir!r}, "
-                f"config_file={config_file!r}"
-            )
-        if port is None and unix_socket is None:
-            raise ValueError(
-                "`port` may be None only with a `unix_socket`. "
-                "Received: port=None, unix_socket=None"
-            )
-        if max_concurrency is None:
-            max_concurrency = 4 * (os.cpu_count() or 1)
-        _check_port("port", port)
-        _check_port("metrics_port", metrics_port)
-        _check_number("poll_seconds", poll_seconds, 0)
-        _check_number("config_poll_seconds", config_poll_seconds, 0)
-        _check_number("load_retries", load_retries, 0)
-        _check_number("load_retry_seconds", load_retry_seconds, 0)
-        _check_number("max_concurrency", max_concurrency, 1)
-        self._config_file = config_file
-        if config_file is not None:
-            self._config = configs.read(config_file)
+    export_dir: PathLike | None = None
+    _: KW_ONLY
+    model_name: str = "default"
+    config_file: PathLike | None = None
+    host: str = "127.0.0.1"
+    port: int | None = 8500
+    unix_socket: PathLike | None = None
+    versions: Versions = "latest"
+    labels: Mapping[str, int] | None = None
+    poll_seconds: float = 1.0
+    config_poll_seconds: float = 0.0
+    max_concurrency: int | None = None
+    tls: TLS | None = None
+    metrics_port: int | None = None
+    warmup: bool = True
+    allow_unavailable_labels: bool = False
+    load_retries: int = 5
+    load_retry_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        self._check()
+        if self.config_file is not None:
+            self._config = model_config.read(self.config_file)
         else:
-            self._config = configs.single(
-                export_dir or "", model_name, versions, labels
+            folder = self.export_dir or ""
+            self._config = model_config.single(
+                folder, self.model_name, self.versions, self.labels
             )
-        self._host = host
-        self._wanted_port = port
-        self._unix_socket = checked_socket(unix_socket)
-        self._poll_seconds = poll_seconds
-        self._config_poll_seconds = config_poll_seconds
-        self._max_concurrency = max_concurrency
-        self._tls = tls
-        self._metrics_port = metrics_port
+        self._concurrency = self.max_concurrency or 4 * (os.cpu_count() or 1)
+        self._socket_path = addresses.checked_socket(self.unix_socket)
         self._metrics = Metrics()
         self._manager = ModelManager(
             self._metrics,
-            run_warmup=warmup,
-            allow_unavailable_labels=allow_unavailable_labels,
-            load_retries=load_retries,
-            retry_seconds=load_retry_seconds,
+            run_warmup=self.warmup,
+            allow_unavailable_labels=self.allow_unavailable_labels,
+            load_retries=self.load_retries,
+            retry_seconds=self.load_retry_seconds,
         )
-        self._labels = dict(labels or {})
-        self._model_name = model_name
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._complaint = ""
         self._bound_port: int | None = None
         self._grpc: grpc.Server | None = None
-        self._pool: ThreadPool | None = None
+        self._pool = ThreadPoolExecutor(
+            self._concurrency + _SPARE_THREADS, "request"
+        )
         self._endpoint: MetricsEndpoint | None = None
-        self._repeaters: list[Repeater] = []
+        self._stopping = threading.Event()
+        self._pollers: list[threading.Thread] = []
+        # The metrics endpoint and the socket's file, while there are any.
+        self._opened = ExitStack()
+
+    def _check(self) -> None:
+        if (self.export_dir is None) == (self.config_file is None):
+            raise ValueError(
+                "Either `export_dir` or `config_file` must be given. "
+                f"Received: export_dir={self.export_dir!r}, "
+                f"config_file={self.config_file!r}"
+            )
+        if self.port is None and self.unix_socket is None:
+            raise ValueError(
+                "`port` may be None only with a `unix_socket`. "
+                "Received: port=None, unix_socket=None"
+            )
+        for name in ("port", "metrics_port"):
+            if getattr(self, name) is not None:
+                addresses.check_port(name, getattr(self, name))
+        check_not_negative("poll_seconds", self.poll_seconds)
+        check_not_negative("config_poll_seconds", self.config_poll_seconds)
+        check_count("load_retries", self.load_retries, 0)
+        check_not_negative("load_retry_seconds", self.load_retry_seconds)
+        if self.max_concurrency is not None:
+            check_count("max_concurrency", self.max_concurrency)
 
     @property
     def address(self) -> str:
@@ -201,15 +207,15 @@ class EmbeddedServer:
         if self._grpc is None:
             raise RuntimeError("The server is not running; call start().")
         if self._bound_port is None:
-            return f"unix:{self._unix_socket}"
-        return reachable(self._host, self._bound_port)
+            return f"unix:{self._socket_path}"
+        return addresses.reachable(self.host, self._bound_port)
 
     @property
     def metrics_address(self) -> str | None:
         """`host:port` of the metrics, if they are offered."""
         if self._endpoint is None:
             return None
-        return reachable(self._host, self._endpoint.port)
+        return addresses.reachable(self.host, self._endpoint.port)
 
     @property
     def models(self) -> dict[str, list[int]]:
@@ -228,7 +234,11 @@ class EmbeddedServer:
         with self._lock:
             if self._grpc is not None or self._stopped.is_set():
                 raise RuntimeError("The server was started before.")
-            self._check_free()
+            for port in (self.port, self.metrics_port):
+                if port:
+                    addresses.require_free(self.host, port)
+            if self._socket_path is not None:
+                addresses.require_free_socket(self._socket_path)
             try:
                 self._load()
                 self._listen()
@@ -238,14 +248,14 @@ class EmbeddedServer:
         return self
 
     def stop(self, grace: float | None = 5.0) -> None:
-        """Refuses what comes, finishes what runs, and frees everything.
+        """Refuses new requests, finishes running ones, and frees everything.
 
         Args:
-            grace: Seconds that running requests have; then they end with
-                UNAVAILABLE. `None` waits for them however long.
+            grace: Seconds that running requests have, at most a day; then
+                they end with UNAVAILABLE. `None` is a day.
         """
         if grace is not None:
-            _check_number("grace", grace, 0)
+            check_not_negative("grace", grace)
         with self._lock:
             if not self._stopped.is_set():
                 self._shut(grace)
@@ -264,54 +274,55 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self.start() if self._grpc is None else self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def _check_free(self) -> None:
-        if self._wanted_port:
-            require_free(self._host, self._wanted_port)
-        if self._metrics_port:
-            require_free(self._host, self._metrics_port)
-        if self._unix_socket is not None:
-            require_free_socket(self._unix_socket)
-
     def _load(self) -> None:
+        labels = self.labels or {}
         try:
             # `labels` can only be checked once the model is loaded.
             self._manager.apply(
-                self._config.model_config_list, check_labels=not self._labels
+                self._config.model_config_list, check_labels=not labels
             )
         except StatusError as error:
             message = str(error).replace(" model(s) did", " servable(s) did")
             raise ValueError(
                 f"Failed to start server. Error: {message}"
             ) from error
-        served = self.models.get(self._model_name, [])
-        for label, version in self._labels.items():
+        served = self.models.get(self.model_name, [])
+        for label, version in labels.items():
             if version not in served:
                 raise ValueError(
                     "`labels` must name versions that are served "
                     f"({served}). Received: {label!r}: {version}"
                 )
-        if self._poll_seconds:
-            self._repeaters.append(
-                Repeater(self._manager.poll, self._poll_seconds, "versions")
-            )
-        if self._config_file is not None and self._config_poll_seconds:
-            self._repeaters.append(
-                Repeater(self._reload, self._config_poll_seconds, "config_file")
-            )
+        self._poll(self._manager.poll, self.poll_seconds, "versions")
+        if self.config_file is not None:
+            self._poll(self._reload, self.config_poll_seconds, "config_file")
+
+    def _poll(
+        self, call: Callable[[], None], seconds: float, name: str
+    ) -> None:
+        """Starts a thread that calls a function until the server stops."""
+
+        def run() -> None:
+            while not self._stopping.wait(min(seconds, threading.TIMEOUT_MAX)):
+                try:
+                    call()
+                except Exception:
+                    # The next call may succeed.
+                    LOGGER.exception("%s failed", name)
+
+        if seconds:
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            thread.start()
+            self._pollers.append(thread)
 
     def _reload(self) -> None:
-        """Reads the config file again; says once what is wrong with it."""
+        """Reads the config file again; logs once what is wrong with it."""
         complaint = ""
         try:
-            config = configs.read(self._config_file or "")
+            config = model_config.read(self.config_file or "")
             self._manager.apply(config.model_config_list)
         except (OSError, ValueError, StatusError) as error:
             complaint = str(error)
@@ -320,31 +331,30 @@ class EmbeddedServer:
         self._complaint = complaint
 
     def _listen(self) -> None:
-        self._pool = ThreadPool(self._max_concurrency + _SPARE_THREADS)
         server = grpc.server(
             self._pool,
             options=_GRPC_OPTIONS,
-            maximum_concurrent_rpcs=self._max_concurrency + _QUEUE,
+            maximum_concurrent_rpcs=self._concurrency + _QUEUE,
         )
         self._add_services(server)
-        if self._wanted_port is not None:
-            target = join(self._host, self._wanted_port)
-            self._bound_port = _bind(server, target, self._tls)
-        if self._unix_socket is not None:
+        if self.port is not None:
+            target = addresses.join(self.host, self.port)
+            self._bound_port = _bind(server, target, self.tls)
+        if self._socket_path is not None:
             # In the clear, as TF Serving's: it does not leave the machine.
-            _bind(server, f"unix:{self._unix_socket}", None)
-        if self._metrics_port is not None:
-            self._endpoint = MetricsEndpoint(
-                self._metrics.text, self._host, self._metrics_port
+            _bind(server, f"unix:{self._socket_path}", None)
+            unlink = Path(self._socket_path).unlink
+            self._opened.callback(unlink, missing_ok=True)
+        if self.metrics_port is not None:
+            self._endpoint = self._opened.enter_context(
+                MetricsEndpoint(self._metrics, self.host, self.metrics_port)
             )
         server.start()
         self._grpc = server
 
     def _add_services(self, server: grpc.Server) -> None:
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-            PredictionService(
-                self._manager, self._metrics, self._max_concurrency
-            ),
+            PredictionService(self._manager, self._metrics, self._concurrency),
             server,
         )
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(
@@ -356,23 +366,20 @@ class EmbeddedServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 
     def _shut(self, grace: float | None) -> None:
-        refusing = None
+        ended = None
         if self._grpc is not None:
             self._health.enter_graceful_shutdown()
-            # Without a grace gRPC cancels at once; a day is "however long".
-            refusing = self._grpc.stop(86_400 if grace is None else grace)
-        for repeater in self._repeaters:
-            repeater.close()
-        if refusing is not None:
-            refusing.wait()
+            # gRPC takes None for 0.
+            ended = self._grpc.stop(_DAY if grace is None else min(grace, _DAY))
+        self._stopping.set()
+        for poller in self._pollers:
+            poller.join()
+        if ended is not None:
+            ended.wait()
         # Ends the runs whose requests gRPC has given up.
         self._manager.close()
-        if self._pool is not None:
-            self._pool.shutdown()
-        if self._endpoint is not None:
-            self._endpoint.close()
-        if self._unix_socket is not None and self._grpc is not None:
-            Path(self._unix_socket).unlink(missing_ok=True)
+        self._pool.shutdown()
+        self._opened.close()
         self._grpc = None
         self._stopped.set()
 
@@ -384,23 +391,3 @@ def _bind(server: grpc.Server, target: str, tls: TLS | None) -> int:
         return int(server.add_secure_port(target, tls.credentials()))
     except RuntimeError as error:
         raise OSError(f"Cannot listen on {target}: {error}") from error
-
-
-def _check_port(name: str, port: Any) -> None:
-    if port is None:
-        return
-    if isinstance(port, bool) or not isinstance(port, int):
-        raise ValueError(f"`{name}` must be an int. Received: {name}={port!r}")
-    if not 0 <= port <= 65535:
-        raise ValueError(
-            f"`{name}` must be between 0 and 65535. Received: {name}={port}"
-        )
-
-
-def _check_number(name: str, value: float, least: int) -> None:
-    # Locks cannot wait longer than this.
-    if not least <= value <= threading.TIMEOUT_MAX:
-        raise ValueError(
-            f"`{name}` must be >= {least} and <= {threading.TIMEOUT_MAX:.0f}. "
-            f"Received: {name}={value}"
-        )

@@ -1,29 +1,28 @@
-"""Loads, holds and unloads the models of a server."""
+"""Loads, lends and unloads the models of a server."""
 
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
-
-import grpc
-from tensorflow_serving.config import model_server_config_pb2
 
 from rs_keras.serving.event_log import event
 from rs_keras.serving.server import metrics as names
-from rs_keras.serving.server import model_config as configs
+from rs_keras.serving.server import model_config
 from rs_keras.serving.server.metrics import Metrics
 from rs_keras.serving.server.runtime import SessionModel
 from rs_keras.serving.server.status import StatusError
 from rs_keras.serving.server.status import invalid
 from rs_keras.serving.server.versions import State
 from rs_keras.serving.server.versions import Version
-from rs_keras.serving.server.versions import choose
-from rs_keras.serving.server.versions import offered
+from rs_keras.serving.server.versions import wanted_versions
 from rs_keras.serving.server.warmup import warm_up
 
 
+@dataclass(eq=False)
 class ModelManager:
     """Keeps the versions loaded that the configuration and the disk ask for.
 
@@ -39,27 +38,21 @@ class ModelManager:
             not loaded, as long as it does not move an existing label.
     """
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        run_warmup: bool = True,
-        load_retries: int = 5,
-        retry_seconds: float = 60.0,
-        allow_unavailable_labels: bool = False,
-    ) -> None:
-        self._metrics = metrics
-        self._run_warmup = run_warmup
-        self._load_retries = load_retries
-        self._retry_seconds = retry_seconds
-        self._allow_unavailable_labels = allow_unavailable_labels
+    metrics: Metrics
+    run_warmup: bool = True
+    load_retries: int = 5
+    retry_seconds: float = 60.0
+    allow_unavailable_labels: bool = False
+
+    def __post_init__(self) -> None:
         # `_work` is held while models load, `_lock` only for an instant.
         self._work = threading.Lock()
         self._lock = threading.Lock()
-        self._config = model_server_config_pb2.ModelConfigList()
+        # The `ModelConfig`s in force, by name; replaced as a whole.
+        self._configs: dict[str, Any] = {}
         self._versions: dict[str, dict[int, Version]] = {}
         # Also those that wait for their last request.
         self._loaded: set[Version] = set()
-        self._labels: dict[str, dict[str, int]] = {}
         self._complaints: dict[str, str] = {}
 
     def apply(self, config: Any, check_labels: bool = True) -> None:
@@ -74,30 +67,24 @@ class ModelManager:
                 changed then), or a new model that does not load.
         """
         with self._work:
-            configs.check(config, self._config)
+            before = self._configs
+            model_config.check(config, before.values())
             if check_labels:
                 self._check_labels(config)
-            labels = {
-                model.name: dict(model.version_labels)
-                for model in config.config
-            }
-            before = {model.name for model in self._config.config}
-            self._config.CopyFrom(config)
-            with self._lock:
-                self._labels = labels
-            listed = {model.name for model in config.config}
-            for name in before - listed:
+            # A copy: the caller may change its own.
+            copy = type(config).FromString(config.SerializeToString())
+            self._configs = {model.name: model for model in copy.config}
+            for name in before.keys() - self._configs.keys():
                 self._settle(name, {})
-            for model in config.config:
-                new = model.name not in before
-                self._refresh(model, 0 if new else self._load_retries)
-            self._require_available(listed - before)
+            for name, model in self._configs.items():
+                self._refresh(model, self.load_retries if name in before else 0)
+            self._require_available(self._configs.keys() - before.keys())
 
     def poll(self) -> None:
         """Looks at the disk once: loads what is new, unloads what is gone."""
         with self._work:
-            for model in self._config.config:
-                self._refresh(model, self._load_retries)
+            for model in self._configs.values():
+                self._refresh(model, self.load_retries)
 
     @contextmanager
     def use(self, spec: Any) -> Iterator[tuple[int, SessionModel]]:
@@ -114,10 +101,10 @@ class ModelManager:
                 label, NOT_FOUND for anything that is not being served.
         """
         with self._lock:
-            version, model = self._resolve(spec)
+            version = self._resolve(spec)
             version.users += 1
         try:
-            yield version.number, model
+            yield version.number, version.model
         finally:
             with self._lock:
                 version.users -= 1
@@ -125,231 +112,187 @@ class ModelManager:
             if last:
                 self._free(version)
 
-    def known(self, name: str) -> bool:
-        """Whether there is, or was, a version of this model."""
-        with self._lock:
-            return bool(self._versions.get(name))
-
     def states(self, name: str) -> list[Version]:
-        """The versions of a model, also those that ended, latest first."""
+        """Returns a model's versions, also those that ended, latest first."""
         with self._lock:
             versions = self._versions.get(name, {})
             return [versions[number] for number in sorted(versions)[::-1]]
 
     def available(self) -> dict[str, list[int]]:
-        """The numbers of the versions that serve, latest first, by model."""
-        with self._lock:
-            return {
-                name: [
-                    number
-                    for number in sorted(versions)[::-1]
-                    if versions[number].state == State.AVAILABLE
-                ]
-                for name, versions in self._versions.items()
-            }
+        """Returns the versions that serve, latest first, by model."""
+        return {
+            name: [v.number for v in self.states(name) if v.serves]
+            for name in list(self._versions)
+        }
 
     def close(self) -> None:
         """Unloads everything; what still runs ends with CANCELLED."""
         with self._work:
-            for config in self._config.config:
-                self._settle(config.name, {})
-            self._config.Clear()
+            for name in self._configs:
+                self._settle(name, {})
+            self._configs = {}
             # Under the lock, so that none is freed in between.
             with self._lock:
                 for version in self._loaded:
-                    if version.model is not None:
-                        version.model.cancel()
+                    version.model.cancel()
 
-    def _resolve(self, spec: Any) -> tuple[Version, SessionModel]:
+    def _resolve(self, spec: Any) -> Version:
         if not spec.name:
             raise invalid("ModelSpec has no name specified.")
         versions = self._versions.get(spec.name, {})
         choice = spec.WhichOneof("version_choice")
-        if choice is None:
-            wanted = f"Latest({spec.name})"
-            numbers = sorted(versions)[::-1]
-        else:
-            number = (
-                spec.version.value
-                if choice == "version"
-                else self._labelled(spec.name, spec.version_label)
-            )
-            wanted = f"Specific({spec.name}, {number})"
-            numbers = [number] if number in versions else []
+        wanted, numbers = f"Latest({spec.name})", sorted(versions)[::-1]
+        if choice is not None:
+            number = spec.version.value
+            if choice == "version_label":
+                label, labels = spec.version_label, self._labels(spec.name)
+                if label not in labels:
+                    raise invalid(
+                        f"Unrecognized servable version label: {label}"
+                    )
+                number = labels[label]
+            wanted, numbers = f"Specific({spec.name}, {number})", [number]
         for number in numbers:
-            version = versions[number]
-            if version.state == State.AVAILABLE and version.model is not None:
-                return version, version.model
+            if number in versions and versions[number].serves:
+                return versions[number]
         raise StatusError(
-            grpc.StatusCode.NOT_FOUND,
-            f"Servable not found for request: {wanted}",
+            "NOT_FOUND", f"Servable not found for request: {wanted}"
         )
 
-    def _labelled(self, name: str, label: str) -> int:
-        labels = self._labels.get(name, {})
-        if label not in labels:
-            raise invalid(f"Unrecognized servable version label: {label}")
-        return labels[label]
+    def _labels(self, name: str) -> dict[str, int]:
+        config = self._configs.get(name)
+        return {} if config is None else dict(config.version_labels)
 
     def _check_labels(self, config: Any) -> None:
         for model in config.config:
+            before = self._labels(model.name)
+            versions = self._versions.get(model.name, {})
             for label, number in sorted(model.version_labels.items()):
-                if not self._may_label(model.name, label, number):
+                if number in versions and versions[number].serves:
+                    continue
+                moves = before.get(label, number) != number
+                if moves or not self.allow_unavailable_labels:
                     raise StatusError(
-                        grpc.StatusCode.FAILED_PRECONDITION,
+                        "FAILED_PRECONDITION",
                         f"Request to assign label to version {number} of "
                         f"model {model.name}, which is not currently "
                         "available for inference",
                     )
 
-    def _may_label(self, name: str, label: str, number: int) -> bool:
-        version = self._versions.get(name, {}).get(number)
-        if version is not None and version.state == State.AVAILABLE:
-            return True
-        moves = self._labels.get(name, {}).get(label, number) != number
-        return self._allow_unavailable_labels and not moves
-
-    def _refresh(self, model: Any, retries: int) -> None:
+    def _refresh(self, config: Any, retries: int) -> None:
         """Brings one model to what its policy and the disk ask for."""
-        found = offered(model.base_path)
-        if found is None:
-            self._complain(
-                model.name,
-                f"Could not find base path {model.base_path} for servable "
-                f"{model.name}",
+        name, path = config.name, config.base_path
+        wanted = wanted_versions(config)
+        complaint = ""
+        if wanted is None:
+            complaint = f"Could not find base path {path} for servable {name}"
+        elif not wanted:
+            complaint = (
+                f"No versions of servable {name} found under base path {path}. "
+                "Did you forget to name your leaf directory as a number "
+                "(eg. '/1/')?"
             )
+        # Once, not at every poll.
+        if complaint and self._complaints.get(name) != complaint:
+            event(logging.WARNING, "no_versions", model=name, error=complaint)
+        self._complaints[name] = complaint
+        if wanted is None:
             # It may come back (a network file system): what serves, stays.
             return
-        wanted = choose(found, model.model_version_policy)
-        self._complain(model.name, "" if wanted else _no_versions(model))
-        versions = self._versions.get(model.name, {})
+        versions = self._versions.get(name, {})
         for number in sorted(wanted, reverse=True):
             version = versions.get(number)
             # One that is leaving is loaded afresh: it may take long to leave.
             if version is None or not version.wanted:
-                version = Version(number, wanted[number])
+                version = Version(name, number, wanted[number])
                 with self._lock:
-                    self._versions.setdefault(model.name, {})[number] = version
-                self._load(model.name, version, retries)
-            elif version.state == State.LOADING and (
-                time.monotonic() >= version.retry_at
+                    self._versions.setdefault(name, {})[number] = version
+            elif version.state != State.LOADING or (
+                time.monotonic() < version.retry_at
             ):
-                self._load(model.name, version, retries)
-        self._settle(model.name, wanted)
+                continue
+            self._load(version, retries)
+        self._settle(name, wanted)
 
     def _settle(self, name: str, wanted: dict[int, str]) -> None:
         """Unloads what is no longer wanted, once a wanted version serves."""
+        leaving = []
         with self._lock:
             versions = list(self._versions.get(name, {}).values())
             serving = any(
-                version.state == State.AVAILABLE and version.number in wanted
+                version.serves and version.number in wanted
                 for version in versions
             )
-            leaving = []
             for version in versions:
                 if version.number in wanted or (wanted and not serving):
                     continue
                 version.wanted = False
-                if version.state == State.AVAILABLE:
+                if version.serves:
                     version.state = State.UNLOADING
                     leaving.append((version, version.users == 0))
                 elif version.state == State.LOADING:
                     version.state = State.END
         for version, unused in leaving:
-            event(
-                logging.INFO,
-                "version_unloading",
-                model=name,
-                version=version.number,
-            )
+            _log(logging.INFO, "version_unloading", version)
             if unused:
                 self._free(version)
 
-    def _load(self, name: str, version: Version, retries: int) -> None:
+    def _load(self, version: Version, retries: int) -> None:
         version.state = State.LOADING
         start = time.monotonic()
         try:
             model = self._load_model(version.directory)
-        except StatusError as error:
-            self._fail(name, version, error, retries)
         except Exception as error:
             # Whatever an export holds, the server goes on.
-            failure = StatusError(grpc.StatusCode.UNKNOWN, repr(error))
-            self._fail(name, version, failure, retries)
-        else:
+            if not isinstance(error, StatusError):
+                error = StatusError("UNKNOWN", repr(error))
             with self._lock:
-                version.model = model
-                version.error = None
-                version.state = State.AVAILABLE
-                self._loaded.add(version)
-            event(
-                logging.INFO,
-                "version_available",
-                model=name,
-                version=version.number,
-                seconds=round(time.monotonic() - start, 3),
-            )
+                version.error = error
+                version.attempts += 1
+                version.retry_at = time.monotonic() + self.retry_seconds
+                if version.attempts > retries:
+                    version.state = State.END
+            fields = {"attempt": version.attempts, "error": str(error)}
+            _log(logging.ERROR, "version_failed", version, **fields)
+            return
+        with self._lock:
+            version.model = model
+            version.error = None
+            version.state = State.AVAILABLE
+            self._loaded.add(version)
+        seconds = round(time.monotonic() - start, 3)
+        _log(logging.INFO, "version_available", version, seconds=seconds)
 
     def _load_model(self, directory: str) -> SessionModel:
         try:
             model = SessionModel(directory)
         except StatusError as error:
-            self._metrics.count(names.LOAD_ATTEMPTS, directory, error.code.name)
+            self.metrics.count(names.LOAD_ATTEMPTS, directory, error.code.name)
             raise
-        self._metrics.count(names.LOAD_ATTEMPTS, directory, "OK")
-        if self._run_warmup:
-            start = time.monotonic()
-            try:
-                count = warm_up(model, directory)
-            except Exception:
-                model.close()
-                raise
-            if count:
-                self._metrics.observe(
-                    names.WARMUP_LATENCY,
-                    time.monotonic() - start,
-                    directory,
-                    "OK",
-                )
+        self.metrics.count(names.LOAD_ATTEMPTS, directory, "OK")
+        start = time.monotonic()
+        try:
+            count = warm_up(model, directory) if self.run_warmup else 0
+        except Exception:
+            model.close()
+            raise
+        if count:
+            seconds = time.monotonic() - start
+            self.metrics.observe(names.WARMUP_LATENCY, seconds, directory, "OK")
         return model
-
-    def _fail(
-        self, name: str, version: Version, error: StatusError, retries: int
-    ) -> None:
-        with self._lock:
-            version.error = error
-            version.attempts += 1
-            version.retry_at = time.monotonic() + self._retry_seconds
-            if version.attempts > retries:
-                version.state = State.END
-        event(
-            logging.ERROR,
-            "version_failed",
-            model=name,
-            version=version.number,
-            attempt=version.attempts,
-            error=str(error),
-        )
 
     def _free(self, version: Version) -> None:
         with self._lock:
             model, version.model = version.model, None
             version.state = State.END
             self._loaded.discard(version)
-        if model is not None:
-            model.close()
+        model.close()
 
-    def _complain(self, name: str, complaint: str) -> None:
-        """Logs a complaint when it is new, not at every poll."""
-        if complaint and self._complaints.get(name) != complaint:
-            event(logging.WARNING, "no_versions", model=name, error=complaint)
-        self._complaints[name] = complaint
-
-    def _require_available(self, names_wanted: set[str]) -> None:
+    def _require_available(self, model_names: Iterable[str]) -> None:
         failures = []
-        for name in sorted(names_wanted):
+        for name in sorted(model_names):
             versions = self.states(name)
-            if any(version.state == State.AVAILABLE for version in versions):
+            if any(version.serves for version in versions):
                 continue
             failures += [
                 f"{{name: {name} version: {version.number}}}"
@@ -361,15 +304,13 @@ class ModelManager:
             # The braces do not match; TF Serving's do not either.
             listed = "".join(f"{failure}}}, " for failure in failures)
             raise StatusError(
-                grpc.StatusCode.UNKNOWN,
+                "UNKNOWN",
                 f"{len(failures)} model(s) did not become available: "
                 f"{{{listed}}}",
             )
 
 
-def _no_versions(model: Any) -> str:
-    return (
-        f"No versions of servable {model.name} found under base path "
-        f"{model.base_path}. Did you forget to name your leaf directory as a "
-        "number (eg. '/1/')?"
+def _log(level: int, name: str, version: Version, **fields: Any) -> None:
+    event(
+        level, name, model=version.model_name, version=version.number, **fields
     )

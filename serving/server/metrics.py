@@ -1,4 +1,4 @@
-"""TF Serving's metrics, in the text format that Prometheus reads.
+"""TF Serving's metrics in Prometheus' text format, and their HTTP endpoint.
 
 Names and labels are TF Serving's, so that its dashboards and alerts work
 unchanged: `/tensorflow/serving/request_count` becomes
@@ -7,10 +7,11 @@ unchanged: `/tensorflow/serving/request_count` becomes
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
-from typing import Any
+from collections import Counter
+from collections import defaultdict
+from itertools import accumulate
 
+from rs_keras.serving.http import HTTPHandler
 from rs_keras.serving.http import HTTPServer
 
 PATH = "/monitoring/prometheus/metrics"
@@ -20,17 +21,16 @@ RUNTIME_LATENCY = "/tensorflow/serving/runtime_latency"
 WARMUP_LATENCY = "/tensorflow/serving/model_warmup_latency"
 LOAD_ATTEMPTS = "/tensorflow/cc/saved_model/load_attempt_count"
 
-_COUNTERS = {
+_LABELS = {
     REQUEST_COUNT: ("model_name", "status"),
-    LOAD_ATTEMPTS: ("model_path", "status"),
-}
-_HISTOGRAMS = {
     REQUEST_LATENCY: ("model_name", "API", "entrypoint"),
     RUNTIME_LATENCY: ("model_name", "API", "runtime"),
     WARMUP_LATENCY: ("model_path", "status"),
+    LOAD_ATTEMPTS: ("model_path", "status"),
 }
 # Microseconds, from 10 us to 20 min, as in servables/tensorflow/util.cc.
 _LIMITS = [10 * 1.8**power for power in range(33)]
+_BOUNDS = [*(f"{limit:g}" for limit in _LIMITS), "+Inf"]
 # A client that reads slower than this loses its connection.
 _HTTP_TIMEOUT = 5
 
@@ -52,84 +52,68 @@ class Metrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, dict[tuple[str, ...], int]] = {
-            name: {} for name in _COUNTERS
-        }
-        self._times: dict[str, dict[tuple[str, ...], _Histogram]] = {
-            name: {} for name in _HISTOGRAMS
-        }
+        # By name, then by the values of the labels.
+        self._counters: defaultdict = defaultdict(Counter)
+        self._histograms: defaultdict = defaultdict(
+            lambda: defaultdict(_Histogram)
+        )
 
     def count(self, name: str, *labels: str) -> None:
         """Adds one to a counter."""
         with self._lock:
-            cells = self._counts[name]
-            cells[labels] = cells.get(labels, 0) + 1
+            self._counters[name][labels] += 1
 
     def observe(self, name: str, seconds: float, *labels: str) -> None:
         """Adds a duration to a histogram (of microseconds)."""
         with self._lock:
-            cells = self._times[name]
-            if labels not in cells:
-                cells[labels] = _Histogram()
-            cells[labels].add(seconds * 1e6)
+            self._histograms[name][labels].add(seconds * 1e6)
 
     def total(self, name: str) -> int:
-        """The sum of a counter over its labels; 0 for an unknown name."""
+        """Returns the sum of a counter over its labels; 0 if unknown."""
         with self._lock:
-            return sum(self._counts.get(name, {}).values())
+            return sum(self._counters.get(name, {}).values())
 
     def text(self) -> str:
-        """All that was counted, as Prometheus reads it."""
+        """Returns all metrics in Prometheus' text format."""
         lines = []
         with self._lock:
-            for name in sorted(self._counts):
-                if self._counts[name]:
-                    lines += self._counter_lines(name)
-            for name in sorted(self._times):
-                if self._times[name]:
-                    lines += self._histogram_lines(name)
+            for name, counter in sorted(self._counters.items()):
+                lines.append(f"# TYPE {_public(name)} counter")
+                for labels, count in sorted(counter.items()):
+                    lines.append(_sample(name, labels, str(count)))
+            for name, histograms in sorted(self._histograms.items()):
+                lines.append(f"# TYPE {_public(name)} histogram")
+                for labels, histogram in sorted(histograms.items()):
+                    lines += histogram.samples(name, labels)
         return "\n".join(lines) + "\n"
-
-    def _counter_lines(self, name: str) -> list[str]:
-        public = _public(name)
-        lines = [f"# TYPE {public} counter"]
-        for values, count in sorted(self._counts[name].items()):
-            labels = _labels(_COUNTERS[name], values)
-            lines.append(f"{public}{{{labels}}} {count}")
-        return lines
-
-    def _histogram_lines(self, name: str) -> list[str]:
-        public = _public(name)
-        lines = [f"# TYPE {public} histogram"]
-        for values, histogram in sorted(self._times[name].items()):
-            labels = _labels(_HISTOGRAMS[name], values)
-            cumulative = 0
-            bounds = [f"{limit:g}" for limit in _LIMITS] + ["+Inf"]
-            for bound, count in zip(bounds, histogram.counts, strict=True):
-                cumulative += count
-                lines.append(
-                    f'{public}_bucket{{{labels},le="{bound}"}} {cumulative}'
-                )
-            lines.append(f"{public}_sum{{{labels}}} {histogram.sum:g}")
-            lines.append(f"{public}_count{{{labels}}} {cumulative}")
-        return lines
 
 
 class _Histogram:
     def __init__(self) -> None:
-        self.counts = [0] * (len(_LIMITS) + 1)
+        self.counts = [0] * len(_BOUNDS)
         self.sum = 0.0
 
     def add(self, value: float) -> None:
         self.counts[bisect_left(_LIMITS, value)] += 1
         self.sum += value
 
+    def samples(self, name: str, labels: tuple[str, ...]) -> list[str]:
+        totals = [str(total) for total in accumulate(self.counts)]
+        return [
+            *(
+                _sample(name, (*labels, bound), total, "_bucket")
+                for bound, total in zip(_BOUNDS, totals, strict=True)
+            ),
+            _sample(name, labels, f"{self.sum:g}", "_sum"),
+            _sample(name, labels, totals[-1], "_count"),
+        ]
 
-class MetricsEndpoint:
+
+class MetricsEndpoint(HTTPServer):
     """Answers `GET /monitoring/prometheus/metrics`.
 
     Args:
-        text: Called for every answer.
+        metrics: What it tells.
         host: The interface to listen on.
         port: 0 for any free one.
 
@@ -137,52 +121,35 @@ class MetricsEndpoint:
         OSError: If the port is taken.
     """
 
-    def __init__(self, text: Callable[[], str], host: str, port: int) -> None:
-        self._server = HTTPServer(host, port, _handler(text))
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+        self.metrics = metrics
+        super().__init__(host, port, _MetricsHandler)
 
 
-def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _HTTP_TIMEOUT
+class _MetricsHandler(HTTPHandler):
+    server: MetricsEndpoint
+    timeout = _HTTP_TIMEOUT
 
-        def do_GET(self) -> None:
-            found = self.path.partition("?")[0] == PATH
-            body = text() if found else f"Not here; see {PATH}\n"
-            encoded = body.encode()
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(encoded)))
-            self.end_headers()
-            self.wfile.write(encoded)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Scrapes are not logged."""
-
-    return Handler
+    def do_GET(self) -> None:
+        status, text = 404, f"Not here; see {PATH}\n"
+        if self.path.partition("?")[0] == PATH:
+            status, text = 200, self.server.metrics.text()
+        self.send(status, "text/plain; version=0.0.4", text.encode())
 
 
 def _public(name: str) -> str:
     return name.replace("/", ":")
 
 
-def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    return ",".join(
-        f'{name}="{_escape(value)}"'
-        for name, value in zip(names, values, strict=True)
-    )
+def _sample(
+    name: str, labels: tuple[str, ...], value: str, suffix: str = ""
+) -> str:
+    """Returns one line; a last label more than the metric has is `le`."""
+    pairs = zip((*_LABELS[name], "le"), labels, strict=False)
+    text = ",".join(f'{key}="{_escaped(label)}"' for key, label in pairs)
+    return f"{_public(name)}{suffix}{{{text}}} {value}"
 
 
-def _escape(value: str) -> str:
-    value = value.replace("\\", "\\\\").replace('"', '\\"')
-    return value.replace("\n", "\\n")
+def _escaped(label: str) -> str:
+    label = label.replace("\\", "\\\\").replace('"', '\\"')
+    return label.replace("\n", "\\n")

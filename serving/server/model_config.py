@@ -2,8 +2,10 @@
 
 import os
 import re
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
@@ -17,48 +19,31 @@ _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 Versions = str | int | Sequence[int]
 
 
-def parse(text: str) -> Any:
-    """Reads a `ModelServerConfig` in text format.
-
-    Args:
-        text: Such as `model_config_list { config { name: "mnist" base_path:
-            "/models/mnist" model_platform: "tensorflow" } }`.
-
-    Returns:
-        The `ModelServerConfig`.
-
-    Raises:
-        ValueError: If it does not parse, with the line and column.
-
-    Example:
-
-    >>> from rs_keras.serving.server.model_config import parse
-    >>> parse("model_config_list {}").WhichOneof("config")
-    'model_config_list'
-    """
-    config = model_server_config_pb2.ModelServerConfig()
-    try:
-        return text_format.Parse(text, config)
-    except text_format.ParseError as error:
-        raise ValueError(
-            "Error parsing text-format tensorflow.serving.ModelServerConfig: "
-            f"{error}"
-        ) from error
-
-
 def read(path: str | os.PathLike[str]) -> Any:
-    """Reads a model config file; see `parse`.
+    """Reads a model config file: a `ModelServerConfig` in text format.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it does not parse or lists no models.
+        ValueError: If it does not parse, with the line and column, or lists no
+            models.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> from rs_keras.serving.server.model_config import read
+    >>> size = Path("models.config").write_text("model_config_list {}")
+    >>> read("models.config").WhichOneof("config")
+    'model_config_list'
     """
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    text = Path(path).read_text(encoding="utf-8")
+    config = model_server_config_pb2.ModelServerConfig()
     try:
-        config = parse(text)
-    except ValueError as error:
-        raise ValueError(f"Invalid protobuf file: '{path}': {error}") from error
+        text_format.Parse(text, config)
+    except text_format.ParseError as error:
+        raise ValueError(
+            f"Invalid protobuf file: '{path}': Error parsing text-format "
+            f"tensorflow.serving.ModelServerConfig: {error}"
+        ) from error
     if config.WhichOneof("config") != "model_config_list":
         raise ValueError(
             f"Invalid protobuf file: '{path}': `model_config_list` is wanted. "
@@ -103,7 +88,8 @@ def single(
     config = model_server_config_pb2.ModelServerConfig()
     model = config.model_config_list.config.add()
     model.name = model_name
-    model.base_path = _absolute(os.fspath(export_dir))
+    path = os.fspath(export_dir)
+    model.base_path = path if _is_absolute(path) else os.path.abspath(path)
     model.model_platform = PLATFORM
     _set_policy(model.model_version_policy, versions)
     for label, version in (labels or {}).items():
@@ -111,12 +97,12 @@ def single(
     return config
 
 
-def check(new: Any, old: Any) -> None:
+def check(new: Any, old: Iterable[Any]) -> None:
     """Applies TF Serving's rules to a new `ModelConfigList`.
 
     Args:
         new: The list wanted.
-        old: The list in force.
+        old: The `ModelConfig`s in force.
 
     Raises:
         StatusError: INVALID_ARGUMENT for a name listed twice, a relative
@@ -136,7 +122,7 @@ def check(new: Any, old: Any) -> None:
                 f"Expected model {model.name} to have an absolute path or "
                 f"URI; got base_path()={model.base_path}"
             )
-    platforms = {model.name: _platform(model) for model in old.config}
+    platforms = {model.name: _platform(model) for model in old}
     for model in new.config:
         platform = _platform(model)
         before = platforms.get(model.name, platform)
@@ -178,33 +164,21 @@ def _platform(model: Any) -> str:
 
 
 def _set_policy(policy: Any, versions: Versions) -> None:
-    if isinstance(versions, str):
-        if versions not in ("latest", "all"):
-            raise _wrong_versions(versions)
-        if versions == "all":
-            policy.all.SetInParent()
-        else:
-            policy.latest.num_versions = 1
-    elif isinstance(versions, int):
-        if versions is True or versions < 1:
-            raise _wrong_versions(versions)
+    numbers = [] if isinstance(versions, str | int) else list(versions or ())
+    if versions == "all":
+        policy.all.SetInParent()
+    elif versions == "latest":
+        policy.latest.num_versions = 1
+    elif type(versions) is int and versions >= 1:
         policy.latest.num_versions = versions
+    elif numbers and all(isinstance(number, int) for number in numbers):
+        policy.specific.versions.extend(numbers)
     else:
-        if not versions or not all(isinstance(one, int) for one in versions):
-            raise _wrong_versions(versions)
-        policy.specific.versions.extend(versions)
-
-
-def _wrong_versions(versions: object) -> ValueError:
-    return ValueError(
-        '`versions` must be "latest", "all", a number >= 1 or a list of '
-        f"version numbers. Received: versions={versions!r}"
-    )
+        raise ValueError(
+            '`versions` must be "latest", "all", a number >= 1 or a list of '
+            f"version numbers. Received: versions={versions!r}"
+        )
 
 
 def _is_absolute(path: str) -> bool:
     return os.path.isabs(path) or bool(_URI.match(path))
-
-
-def _absolute(path: str) -> str:
-    return path if _is_absolute(path) else os.path.abspath(path)

@@ -1,13 +1,13 @@
-"""Answers a PredictRequest on a loaded model, as TF Serving's predict_util.
+"""Reads PredictRequests and writes PredictResponses, as TF Serving does.
 
-The checks run in its order: signature, input names, tensors, output filter,
-then the run.
+The checks run in the order of its predict_util: signature, input names,
+tensors, output filter.
 """
 
+from collections.abc import Iterable
 from typing import Any
 from typing import NamedTuple
 
-import grpc
 import numpy as np
 from tensorflow_serving.apis import predict_pb2
 
@@ -18,8 +18,15 @@ from rs_keras.serving.server.status import StatusError
 from rs_keras.serving.server.status import invalid
 
 
-class Plan(NamedTuple):
-    """What one request asks the session for."""
+class SessionCall(NamedTuple):
+    """What one request runs in a session.
+
+    Attributes:
+        signature_name: The signature that was asked for.
+        feeds: Arrays by tensor name.
+        aliases: The names of the outputs.
+        fetches: The tensors to fetch for them.
+    """
 
     signature_name: str
     feeds: dict[str, np.ndarray]
@@ -27,15 +34,12 @@ class Plan(NamedTuple):
     fetches: list[str]
 
 
-def plan(model: SessionModel, request: Any) -> Plan:
-    """Checks a request against the model's signature.
+def read_request(model: SessionModel, request: Any) -> SessionCall:
+    """Checks a request against the model's signature and decodes its tensors.
 
     Args:
         model: The version that will answer.
         request: The `PredictRequest`.
-
-    Returns:
-        The arrays to feed and the tensors to fetch.
 
     Raises:
         StatusError: FAILED_PRECONDITION for an unknown signature, else
@@ -44,44 +48,44 @@ def plan(model: SessionModel, request: Any) -> Plan:
     name = request.model_spec.signature_name or DEFAULT
     if name not in model.signatures:
         raise StatusError(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            f'Serving signature key "{name}" not found.',
+            "FAILED_PRECONDITION", f'Serving signature key "{name}" not found.'
         )
     signature = model.signatures[name]
     _check_input_size(signature, request)
-    feeds = _feeds(signature, request)
-    aliases = _aliases(signature, request)
+    feeds = {
+        signature.inputs[alias].name: _decoded_input(signature, alias, request)
+        for alias in sorted(signature.inputs)
+    }
+    _check_output_filter(signature, request)
+    aliases = list(request.output_filter) or sorted(signature.outputs)
     fetches = [signature.outputs[alias].name for alias in aliases]
-    return Plan(name, feeds, aliases, fetches)
+    return SessionCall(name, feeds, aliases, fetches)
 
 
-def respond(
-    name: str, version: int, planned: Plan, outputs: list[np.ndarray]
+def write_response(
+    model_name: str, version: int, call: SessionCall, arrays: list[np.ndarray]
 ) -> Any:
     """Packs the outputs of a run into a `PredictResponse`.
 
     Args:
-        name: The model's name, as requested.
+        model_name: As requested.
         version: The version that answered.
-        planned: What was run.
-        outputs: One array for each of `planned.aliases`.
-
-    Returns:
-        The `PredictResponse`.
+        call: What was run.
+        arrays: One for each of `call.aliases`.
 
     Raises:
         StatusError: UNIMPLEMENTED for an output type that cannot be sent.
     """
     response = predict_pb2.PredictResponse()
-    response.model_spec.name = name
-    response.model_spec.signature_name = planned.signature_name
+    response.model_spec.name = model_name
+    response.model_spec.signature_name = call.signature_name
     response.model_spec.version.value = version
-    for alias, output in zip(planned.aliases, outputs, strict=True):
+    for alias, array in zip(call.aliases, arrays, strict=True):
         try:
-            tensors.encode(output, response.outputs[alias])
+            tensors.encode(array, response.outputs[alias])
         except (TypeError, ValueError) as error:
             raise StatusError(
-                grpc.StatusCode.UNIMPLEMENTED, f"output {alias}: {error}"
+                "UNIMPLEMENTED", f"output {alias}: {error}"
             ) from error
     return response
 
@@ -100,30 +104,27 @@ def _check_input_size(signature: Any, request: Any) -> None:
     )
 
 
-def _feeds(signature: Any, request: Any) -> dict[str, np.ndarray]:
-    feeds = {}
-    for alias in sorted(signature.inputs):
+def _decoded_input(signature: Any, alias: str, request: Any) -> np.ndarray:
+    if alias in request.inputs:
+        proto = request.inputs[alias]
+    elif alias in signature.defaults:
+        proto = signature.defaults[alias]
+    else:
         feed = signature.inputs[alias].name
-        if alias in request.inputs:
-            proto = request.inputs[alias]
-        elif alias in signature.defaults:
-            proto = signature.defaults[alias]
-        else:
-            raise invalid(
-                f"Signature input alias: {alias}(feed name: {feed}) not found "
-                "in request and no default value provided. Inputs expected to "
-                f"be in the request {_set(request.inputs)}, or default input "
-                f"alias set: {','.join(sorted(signature.defaults))}"
-            )
-        try:
-            feeds[feed] = tensors.decode(proto)
-        except (ValueError, OverflowError, MemoryError) as error:
-            raise invalid(f"tensor parsing error: {alias}") from error
-    return feeds
+        raise invalid(
+            f"Signature input alias: {alias}(feed name: {feed}) not found "
+            "in request and no default value provided. Inputs expected to "
+            f"be in the request {_set(request.inputs)}, or default input "
+            f"alias set: {','.join(sorted(signature.defaults))}"
+        )
+    try:
+        return tensors.decode(proto)
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise invalid(f"tensor parsing error: {alias}") from error
 
 
-def _aliases(signature: Any, request: Any) -> list[str]:
-    seen: list[str] = []
+def _check_output_filter(signature: Any, request: Any) -> None:
+    seen: set[str] = set()
     for alias in request.output_filter:
         if alias not in signature.outputs:
             raise invalid(
@@ -132,9 +133,8 @@ def _aliases(signature: Any, request: Any) -> list[str]:
             )
         if alias in seen:
             raise invalid(f"duplicate output tensor alias: {alias}")
-        seen.append(alias)
-    return seen or sorted(signature.outputs)
+        seen.add(alias)
 
 
-def _set(names: Any) -> str:
+def _set(names: Iterable[str]) -> str:
     return "{" + ",".join(sorted(names)) + "}"

@@ -6,17 +6,13 @@ run. A `Session` is the very class that TF Serving drives (DirectSession), so
 codes, messages and the cancelling of a loop at its deadline are the same.
 
 `Session.run` is not: it casts what is fed and checks shapes in Python. The
-call below it is TensorFlow's private API (`rs_keras._compat`), with a public
-stand-in for a later TensorFlow that lacks it: `_public_run`, and a garbage
-collection.
+call below it is TensorFlow's private API (`rs_keras._compat`).
 """
 
-import gc
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
@@ -46,7 +42,6 @@ class SessionModel:
     def __init__(self, directory: str) -> None:
         meta_graph = _read_meta_graph(directory)
         self.signatures = dict(meta_graph.signature_def)
-        self._private = _compat.has_session_call()
         self._graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=self._graph)
         try:
@@ -54,17 +49,14 @@ class SessionModel:
                 tf.import_graph_def(meta_graph.graph_def, name="")
             self._restore(meta_graph, directory)
             self._graph.finalize()
-            if self._private:
-                _compat.prepare_session(self._session)
-        except tf.errors.OpError as error:
+            _compat.prepare_session(self._session)
+        except BaseException as error:
             self.close()
-            raise from_tensorflow(error) from error
-        except (ValueError, KeyError) as error:
-            # What the import refuses arrives as a Python error.
-            self.close()
-            raise invalid(str(error)) from error
-        except BaseException:
-            self.close()
+            if isinstance(error, tf.errors.OpError):
+                raise from_tensorflow(error) from error
+            if isinstance(error, ValueError | KeyError):
+                # What the import refuses arrives as a Python error.
+                raise invalid(str(error)) from error
             raise
 
     def run(
@@ -87,17 +79,13 @@ class SessionModel:
         Raises:
             StatusError: With the runtime's own code and message.
         """
-        options = None
-        if timeout is not None:
-            milliseconds = max(1, int(timeout * 1000))
-            options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
+        # 0 is no limit.
+        milliseconds = 0 if timeout is None else max(1, int(timeout * 1000))
+        options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
         try:
-            if self._private:
-                outputs = _compat.run_session(
-                    self._session, feeds, fetches, options
-                )
-            else:
-                outputs = self._public_run(feeds, fetches, options)
+            outputs = _compat.run_session(
+                self._session, feeds, fetches, options
+            )
             return [_array(output) for output in outputs]
         except tf.errors.OpError as error:
             raise from_tensorflow(error) from error
@@ -106,7 +94,7 @@ class SessionModel:
         except RuntimeError as error:
             # The session was closed by a server that stops.
             raise StatusError(
-                grpc.StatusCode.CANCELLED, "Session has been closed."
+                "CANCELLED", "Session has been closed."
             ) from error
 
     def cancel(self) -> None:
@@ -117,32 +105,7 @@ class SessionModel:
         """Frees the model. Nothing may be running."""
         self._session.close()
         del self._session
-        # A graph is large and full of cycles. A collection finds them, but
-        # stops every thread for some 0.3 s.
-        if self._private:
-            _compat.dismantle_graph(self._graph)
-        else:
-            gc.collect()
-
-    def _public_run(
-        self,
-        feeds: Mapping[str, np.ndarray],
-        fetches: Sequence[str],
-        options: Any,
-    ) -> list[np.ndarray]:
-        for index, name in enumerate(sorted(feeds)):
-            want = self._graph.get_tensor_by_name(name).dtype
-            came = tf.as_dtype(feeds[name].dtype)
-            if came != want:
-                raise invalid(
-                    f"Expects arg[{index}] to be {_c_name(want)} "
-                    f"but {_c_name(came)} is provided"
-                )
-        try:
-            return self._session.run(list(fetches), dict(feeds), options)
-        except tf.errors.OpError as error:
-            message = error.message.removeprefix("Graph execution error:\n\n")
-            raise type(error)(None, None, message) from error
+        _compat.dismantle_graph(self._graph)
 
     def _restore(self, meta_graph: Any, directory: str) -> None:
         feeds = {
@@ -170,7 +133,7 @@ def _read_meta_graph(directory: str) -> Any:
     path = tf.io.gfile.join(directory, "saved_model.pb")
     if not tf.io.gfile.exists(path):
         raise StatusError(
-            grpc.StatusCode.NOT_FOUND,
+            "NOT_FOUND",
             "Could not find SavedModel .pb or .pbtxt at supplied export "
             f"directory path: {directory}. Check that the directory exists "
             "and that you have the right permissions for accessing it.",
@@ -181,13 +144,13 @@ def _read_meta_graph(directory: str) -> Any:
         saved_model = SavedModel.FromString(content)
     except DecodeError as error:
         raise StatusError(
-            grpc.StatusCode.DATA_LOSS, f"Can't parse {path} as binary proto"
+            "DATA_LOSS", f"Can't parse {path} as binary proto"
         ) from error
     for meta_graph in saved_model.meta_graphs:
         if list(meta_graph.meta_info_def.tags) == [_TAG]:
             return meta_graph
     raise StatusError(
-        grpc.StatusCode.NOT_FOUND,
+        "NOT_FOUND",
         "Could not find meta graph def matching supplied tags: "
         f"{{ {_TAG} }}. To inspect available tag-sets in the SavedModel, "
         "please use the SavedModel CLI: `saved_model_cli`",
@@ -206,13 +169,4 @@ def _initializer(meta_graph: Any) -> str:
 
 def _array(output: Any) -> np.ndarray:
     """A scalar string comes as `bytes`, of which NumPy would cut zeros."""
-    if not isinstance(output, bytes):
-        return np.asarray(output)
-    array = np.empty((), object)
-    array[()] = output
-    return array
-
-
-def _c_name(dtype: Any) -> str:
-    """The name C++ gives a type: `float` where Python says `float32`."""
-    return {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name)
+    return np.asarray(output, object if isinstance(output, bytes) else None)

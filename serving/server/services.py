@@ -1,13 +1,16 @@
-"""PredictionService and ModelService, as tensorflow_model_server answers."""
+"""The gRPC services PredictionService and ModelService of TF Serving."""
 
+import functools
 import logging
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
-import numpy as np
+from grpc import ServicerContext as Context
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
 from tensorflow_serving.apis import model_management_pb2
@@ -19,7 +22,6 @@ from rs_keras.serving.server import metrics as names
 from rs_keras.serving.server import predict
 from rs_keras.serving.server.manager import ModelManager
 from rs_keras.serving.server.metrics import Metrics
-from rs_keras.serving.server.runtime import SessionModel
 from rs_keras.serving.server.status import StatusError
 from rs_keras.serving.server.status import invalid
 
@@ -27,8 +29,74 @@ _SIGNATURES = "signature_def"
 # gRPC tells a request without a deadline that it has some 10**15 seconds left.
 _NO_DEADLINE = 10**9
 
+# From a service, a request and its context to the response.
+Method = Callable[[Any, Any, Context], Any]
 
-class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
+
+def _answered(method: Method) -> Method:
+    """Makes an RPC of a method: what it raises becomes the RPC's status."""
+    api = method.__name__
+
+    @functools.wraps(method)
+    def rpc(service: "_Service", request: Any, context: Context) -> Any:
+        start = time.monotonic()
+        response, failure = None, None
+        try:
+            response = method(service, request, context)
+        except StatusError as error:
+            failure = error
+        except Exception as error:
+            # Every request gets a status, and no failure ends the server.
+            event(logging.ERROR, "request_crashed", api=api, error=repr(error))
+            failure = StatusError("INTERNAL", repr(error))
+        status = failure.code.name if failure else "OK"
+        service.record(api, request, status, time.monotonic() - start)
+        if failure is not None:
+            context.abort(failure.code, failure.details)
+        return response
+
+    return rpc
+
+
+def _refused(api: str) -> Method:
+    """Makes an RPC that answers UNIMPLEMENTED."""
+
+    def rpc(service: Any, request: Any, context: Context) -> None:
+        context.abort(
+            grpc.StatusCode.UNIMPLEMENTED,
+            f"{api} is not offered by the embedded server; use Predict, or "
+            "tensorflow_model_server",
+        )
+
+    return rpc
+
+
+class _Service:
+    def __init__(self, manager: ModelManager, metrics: Metrics) -> None:
+        self._manager = manager
+        self._metrics = metrics
+
+    def record(
+        self, api: str, request: Any, status: str, seconds: float
+    ) -> None:
+        """Logs a request that was answered; Predict is measured, too."""
+        spec = getattr(request, "model_spec", None)
+        model = "" if spec is None else spec.name
+        if api == "Predict":
+            # Names that clients invent would fill the memory.
+            label = model if self._manager.states(model) else ""
+            self._metrics.count(names.REQUEST_COUNT, label, status)
+            if status == "OK":
+                self._metrics.observe(
+                    names.REQUEST_LATENCY, seconds, label, api, "GRPC"
+                )
+        fields = {"api": api, "model": model, "status": status}
+        event(logging.DEBUG, "request", **fields, seconds=round(seconds, 6))
+
+
+class PredictionService(
+    _Service, prediction_service_pb2_grpc.PredictionServiceServicer
+):
     """Predict and GetModelMetadata.
 
     Classify, Regress and MultiInference take `tf.Example`s, which no certifier
@@ -41,110 +109,36 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             with RESOURCE_EXHAUSTED.
     """
 
+    Classify = _refused("Classify")
+    Regress = _refused("Regress")
+    MultiInference = _refused("MultiInference")
+
     def __init__(
         self, manager: ModelManager, metrics: Metrics, max_concurrency: int
     ) -> None:
-        self._manager = manager
-        self._metrics = metrics
+        super().__init__(manager, metrics)
         self._slots = threading.BoundedSemaphore(max_concurrency)
 
-    def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Runs one signature."""
-        name = request.model_spec.name
-        # Names of the clients' invention would fill the memory.
-        label = name if self._manager.known(name) else ""
-
-        def record(status: str, seconds: float) -> None:
-            self._metrics.count(names.REQUEST_COUNT, label, status)
-            if status == "OK":
+    @_answered
+    def Predict(self, request: Any, context: Context) -> Any:
+        """Runs one signature: admits, decodes, runs, encodes."""
+        with self._admitted():
+            spec = _spec_of(request)
+            with self._manager.use(spec) as (version, model):
+                call = predict.read_request(model, request)
+                timeout = _timeout(context)
+                start = time.monotonic()
+                arrays = model.run(call.feeds, call.fetches, timeout)
+                seconds = time.monotonic() - start
                 self._metrics.observe(
-                    names.REQUEST_LATENCY, seconds, label, "Predict", "GRPC"
+                    names.RUNTIME_LATENCY, seconds, spec.name, "Predict", "TF1"
                 )
+                return predict.write_response(spec.name, version, call, arrays)
 
-        return _answer(
-            context,
-            "Predict",
-            name,
-            lambda: self._predict(request, context),
-            record,
-        )
-
-    def GetModelMetadata(
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
-        """Tells the signatures of a model."""
-        return _answer(
-            context,
-            "GetModelMetadata",
-            request.model_spec.name,
-            lambda: self._metadata(request),
-        )
-
-    def Classify(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Not offered."""
-        _refuse(context, "Classify")
-
-    def Regress(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Not offered."""
-        _refuse(context, "Regress")
-
-    def MultiInference(
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
-        """Not offered."""
-        _refuse(context, "MultiInference")
-
-    def _predict(self, request: Any, context: grpc.ServicerContext) -> Any:
-        if not self._slots.acquire(blocking=False):
-            raise StatusError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "Server Threadpool Exhausted",
-            )
-        try:
-            return self._predict_in_slot(request, context)
-        finally:
-            self._slots.release()
-
-    def _predict_in_slot(
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
-        _require_spec(request)
-        spec = request.model_spec
-        with self._manager.use(spec) as (number, model):
-            planned = predict.plan(model, request)
-            outputs = self._run(model, planned, spec.name, context)
-            return predict.respond(spec.name, number, planned, outputs)
-
-    def _run(
-        self,
-        model: SessionModel,
-        planned: predict.Plan,
-        name: str,
-        context: grpc.ServicerContext,
-    ) -> list[np.ndarray]:
-        timeout = context.time_remaining()
-        if timeout is None or timeout > _NO_DEADLINE:
-            timeout = None
-        elif timeout <= 0:
-            raise StatusError(
-                grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"
-            )
-        if not context.is_active():
-            # The client left while its request waited for a thread.
-            raise StatusError(grpc.StatusCode.CANCELLED, "Cancelled")
-        start = time.monotonic()
-        outputs = model.run(planned.feeds, planned.fetches, timeout)
-        self._metrics.observe(
-            names.RUNTIME_LATENCY,
-            time.monotonic() - start,
-            name,
-            "Predict",
-            "TF1",
-        )
-        return outputs
-
-    def _metadata(self, request: Any) -> Any:
-        _require_spec(request)
+    @_answered
+    def GetModelMetadata(self, request: Any, context: Context) -> Any:
+        """Returns the signatures of a model."""
+        spec = _spec_of(request)
         if not request.metadata_field:
             raise invalid(
                 "GetModelMetadataRequest must specify at least one "
@@ -155,16 +149,28 @@ class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
                 raise invalid(f"Metadata field {field} is not supported")
         response = get_model_metadata_pb2.GetModelMetadataResponse()
         signatures = get_model_metadata_pb2.SignatureDefMap()
-        with self._manager.use(request.model_spec) as (number, model):
+        with self._manager.use(spec) as (version, model):
             for name, signature in model.signatures.items():
                 signatures.signature_def[name].CopyFrom(signature)
-            response.model_spec.name = request.model_spec.name
-            response.model_spec.version.value = number
+        response.model_spec.name = spec.name
+        response.model_spec.version.value = version
         response.metadata[_SIGNATURES].Pack(signatures)
         return response
 
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """Takes one of the slots, or refuses the request."""
+        if not self._slots.acquire(blocking=False):
+            raise StatusError(
+                "RESOURCE_EXHAUSTED", "Server Threadpool Exhausted"
+            )
+        try:
+            yield
+        finally:
+            self._slots.release()
 
-class ModelService(model_service_pb2_grpc.ModelServiceServicer):
+
+class ModelService(_Service, model_service_pb2_grpc.ModelServiceServicer):
     """GetModelStatus and HandleReloadConfigRequest.
 
     Args:
@@ -172,121 +178,62 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):
         metrics: Its counters can be asked for when a config is reloaded.
     """
 
-    def __init__(self, manager: ModelManager, metrics: Metrics) -> None:
-        self._manager = manager
-        self._metrics = metrics
-
-    def GetModelStatus(
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
-        """Tells the state of a model's versions, the latest first."""
-        return _answer(
-            context,
-            "GetModelStatus",
-            request.model_spec.name,
-            lambda: self._status(request),
-        )
-
-    def HandleReloadConfigRequest(
-        self, request: Any, context: grpc.ServicerContext
-    ) -> Any:
-        """Takes over a list of models; answers when the new ones serve."""
-        return _answer(
-            context,
-            "HandleReloadConfigRequest",
-            "",
-            lambda: self._reload(request),
-        )
-
-    def _status(self, request: Any) -> Any:
-        _require_spec(request)
+    @_answered
+    def GetModelStatus(self, request: Any, context: Context) -> Any:
+        """Returns the states of a model's versions, the latest first."""
         # A version label in the request is ignored, as TF Serving does.
-        spec = request.model_spec
+        spec = _spec_of(request)
         versions = self._manager.states(spec.name)
+        missing = f"Could not find any versions of model {spec.name}"
         if spec.WhichOneof("version_choice") == "version":
             number = spec.version.value
-            versions = [
-                version for version in versions if version.number == number
-            ]
+            versions = [v for v in versions if v.number == number]
             missing = f"Could not find version {number} of model {spec.name}"
-        else:
-            missing = f"Could not find any versions of model {spec.name}"
         if not versions:
-            raise StatusError(grpc.StatusCode.NOT_FOUND, missing)
+            raise StatusError("NOT_FOUND", missing)
         response = get_model_status_pb2.GetModelStatusResponse()
         for version in versions:
-            entry = response.model_version_status.add()
-            entry.version = version.number
-            entry.state = version.state
+            entry = response.model_version_status.add(
+                version=version.number, state=version.state
+            )
             entry.status.SetInParent()
             if version.error is not None:
                 entry.status.error_code = version.error.code.value[0]
                 entry.status.error_message = version.error.message
         return response
 
-    def _reload(self, request: Any) -> Any:
+    @_answered
+    def HandleReloadConfigRequest(self, request: Any, context: Context) -> Any:
+        """Takes over a list of models; answers when the new ones serve."""
         if request.config.WhichOneof("config") != "model_config_list":
             raise invalid(
                 "ServerModelConfig type not supported by "
                 "HandleReloadConfigRequest. Only ModelConfigList is currently "
                 "supported"
             )
-        metric_names = sorted(set(request.metric_names))
-        before = [self._metrics.total(name) for name in metric_names]
+        total = self._metrics.total
+        before = {name: total(name) for name in request.metric_names}
         self._manager.apply(request.config.model_config_list)
         response = model_management_pb2.ReloadConfigResponse()
         response.status.SetInParent()
-        for name, count in zip(metric_names, before, strict=True):
-            response.metric.add(
-                name=name,
-                int64_value_increase=self._metrics.total(name) - count,
-            )
+        for name, count in sorted(before.items()):
+            increase = total(name) - count
+            response.metric.add(name=name, int64_value_increase=increase)
         return response
 
 
-def _require_spec(request: Any) -> None:
+def _spec_of(request: Any) -> Any:
     if not request.HasField("model_spec"):
         raise invalid("Missing ModelSpec")
+    return request.model_spec
 
 
-def _answer(
-    context: grpc.ServicerContext,
-    api: str,
-    model: str,
-    call: Callable[[], Any],
-    record: Callable[[str, float], None] | None = None,
-) -> Any:
-    """Answers with what `call` returns, or ends with the status it raises."""
-    start = time.monotonic()
-    response, failure = None, None
-    try:
-        response = call()
-    except StatusError as error:
-        failure = error
-    except Exception as error:
-        # Every request gets a status, and no failure ends the server.
-        event(logging.ERROR, "request_crashed", api=api, error=repr(error))
-        failure = StatusError(grpc.StatusCode.INTERNAL, repr(error))
-    seconds = time.monotonic() - start
-    status = failure.code.name if failure else "OK"
-    if record is not None:
-        record(status, seconds)
-    event(
-        logging.DEBUG,
-        "request",
-        api=api,
-        model=model,
-        status=status,
-        seconds=round(seconds, 6),
-    )
-    if failure is not None:
-        context.abort(failure.code, failure.details)
-    return response
-
-
-def _refuse(context: grpc.ServicerContext, api: str) -> None:
-    context.abort(
-        grpc.StatusCode.UNIMPLEMENTED,
-        f"{api} is not offered by the embedded server; use Predict, or "
-        "tensorflow_model_server",
-    )
+def _timeout(context: Context) -> float | None:
+    """Returns the seconds that a request has left, or None for no deadline."""
+    seconds = context.time_remaining()
+    if seconds is not None and seconds <= 0:
+        raise StatusError("DEADLINE_EXCEEDED", "Deadline Exceeded")
+    if not context.is_active():
+        # The client left while its request waited for a thread.
+        raise StatusError("CANCELLED", "Cancelled")
+    return None if seconds is None or seconds > _NO_DEADLINE else seconds

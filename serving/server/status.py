@@ -1,4 +1,4 @@
-"""The errors that travel: a gRPC code and TF Serving's own words."""
+"""Errors that become the status of an RPC: a gRPC code and a message."""
 
 from typing import Any
 
@@ -7,27 +7,26 @@ import grpc
 # TF Serving cuts longer messages (model_servers/grpc_status_util.cc).
 _LONGEST_MESSAGE = 1024
 
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class StatusError(Exception):
     """A request, a load or a configuration failed with a gRPC status.
 
     Args:
-        code: The status code.
+        name: Of the status code, such as "NOT_FOUND".
         message: What went wrong, in the words of TF Serving where it has them.
 
     Example:
 
-    >>> import grpc
     >>> from rs_keras.serving.server.status import StatusError
-    >>> str(StatusError(grpc.StatusCode.NOT_FOUND, "no such model"))
+    >>> str(StatusError("NOT_FOUND", "no such model"))
     'NOT_FOUND: no such model'
     """
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
-        super().__init__(code, message)
-        self.code = code
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(name, message)
+        self.code = grpc.StatusCode[name]
         self.message = message
 
     def __str__(self) -> str:
@@ -45,7 +44,7 @@ class StatusError(Exception):
 
 def invalid(message: str) -> StatusError:
     """An INVALID_ARGUMENT with this message."""
-    return StatusError(grpc.StatusCode.INVALID_ARGUMENT, message)
+    return StatusError("INVALID_ARGUMENT", message)
 
 
 def from_tensorflow(error: Any) -> StatusError:
@@ -57,5 +56,5 @@ def from_tensorflow(error: Any) -> StatusError:
     Returns:
         Its code and its message, without the nodes Python adds to the latter.
     """
-    code = _CODES.get(error.error_code, grpc.StatusCode.UNKNOWN)
-    return StatusError(code, str(error.message))
+    name = _NAMES.get(error.error_code, "UNKNOWN")
+    return StatusError(name, str(error.message))

@@ -7,16 +7,14 @@ They lie in `assets.extra/tf_serving_warmup_requests`: a TFRecord file of
 import logging
 import re
 from collections.abc import Iterator
-from typing import Any
 
-import grpc
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
-from rs_keras.export.warmup import FILE
+from rs_keras.export.smoke_test import WARMUP_FILE
 from rs_keras.serving.event_log import event
-from rs_keras.serving.server import predict
+from rs_keras.serving.server.predict import read_request
 from rs_keras.serving.server.runtime import SessionModel
 from rs_keras.serving.server.status import StatusError
 from rs_keras.serving.server.status import from_tensorflow
@@ -44,7 +42,7 @@ def warm_up(model: SessionModel, directory: str) -> int:
         StatusError: If a record cannot be read, cannot be run, fails, or is
             the 1001st.
     """
-    path = tf.io.gfile.join(directory, FILE)
+    path = tf.io.gfile.join(directory, WARMUP_FILE)
     if not tf.io.gfile.exists(path):
         return 0
     count = 0
@@ -54,38 +52,29 @@ def warm_up(model: SessionModel, directory: str) -> int:
                 "Number of warmup records exceeds the maximum "
                 f"({_MOST_RECORDS}) at {path}"
             )
-        count += _run(model, _parse(record, path), path)
+        count += _run(model, record, path)
     return count
 
 
 def _records(path: str) -> Iterator[bytes]:
-    records = tf.data.TFRecordDataset(path).as_numpy_iterator()
-    while True:
-        try:
-            record = next(records, None)
-        except tf.errors.OpError as error:
-            status = from_tensorflow(error)
-            message = _EAGER.sub("", status.message)
-            if status.code == grpc.StatusCode.DATA_LOSS:
-                message += (
-                    ". Please verify your warmup data is in TFRecord format."
-                )
-            raise StatusError(status.code, message) from error
-        if record is None:
-            return
-        yield record
-
-
-def _parse(record: bytes, path: str) -> Any:
     try:
-        return prediction_log_pb2.PredictionLog.FromString(record)
+        yield from tf.data.TFRecordDataset(path).as_numpy_iterator()
+    except tf.errors.OpError as error:
+        status = from_tensorflow(error)
+        message = _EAGER.sub("", status.message)
+        if status.code.name == "DATA_LOSS":
+            message += ". Please verify your warmup data is in TFRecord format."
+        raise StatusError(status.code.name, message) from error
+
+
+def _run(model: SessionModel, record: bytes, path: str) -> int:
+    """Runs a record; returns how many requests that were, 1 or 0."""
+    try:
+        log = prediction_log_pb2.PredictionLog.FromString(record)
     except DecodeError as error:
         raise invalid(
             f"Failed to parse warmup record: {record!r} from {path}"
         ) from error
-
-
-def _run(model: SessionModel, log: Any, path: str) -> int:
     kind = log.WhichOneof("log_type")
     if kind in _SKIPPED:
         event(logging.WARNING, "warmup_record_skipped", kind=kind, path=path)
@@ -93,9 +82,8 @@ def _run(model: SessionModel, log: Any, path: str) -> int:
     if kind != "predict_log":
         number = log.DESCRIPTOR.fields_by_name[kind].number if kind else 0
         raise StatusError(
-            grpc.StatusCode.UNIMPLEMENTED,
-            f"Unsupported log_type for warmup: {number}",
+            "UNIMPLEMENTED", f"Unsupported log_type for warmup: {number}"
         )
-    planned = predict.plan(model, log.predict_log.request)
-    model.run(planned.feeds, planned.fetches)
+    call = read_request(model, log.predict_log.request)
+    model.run(call.feeds, call.fetches)
     return 1

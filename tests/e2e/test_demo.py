@@ -25,9 +25,9 @@ from rs_keras import Certifier
 from rs_keras.cli import demo as command
 from rs_keras.cli import main
 from rs_keras.serving.demo import web
-from rs_keras.serving.demo.directions import Traveller
-from rs_keras.serving.demo.directions import at_distance
-from rs_keras.serving.demo.examples import examples_for
+from rs_keras.serving.demo.api import examples_for
+from rs_keras.serving.demo.perturbations import PerturbationSearch
+from rs_keras.serving.demo.perturbations import at_distance
 from rs_keras.serving.errors import ServingError
 
 
@@ -155,15 +155,15 @@ def test_other_pages_are_refused(asker, origin):
     given = origin and origin.format(asker.host)
     status, words = reason(asker.post("/certify", {}, Origin=given))
     assert status == 403
-    assert words == f"Only the page at http://{asker.host}/ may ask."
+    assert words == f"Only the page at http://{asker.host}/ may send requests."
 
 
 def test_forms_are_refused(asker):
     answer = asker.post("/certify", {}, Content_Type="text/plain")
-    assert reason(answer) == (415, "Questions are application/json.")
+    assert reason(answer) == (415, "Requests must be application/json.")
 
 
-# 3,136 bytes of pixels are 4,184 in base64; a question has 1,000 more at most.
+# 3,136 bytes of pixels are 4,184 in base64; a request has 1,000 more at most.
 @pytest.mark.parametrize("length", ["5200", "9" * 5000], ids=["few", "many"])
 def test_bodies_are_limited(asker, length):
     answer = asker.post("/certify", b"", Content_Length=length)
@@ -175,7 +175,7 @@ def test_bodies_are_limited(asker, length):
 @pytest.mark.parametrize("length", [None, "", "-1", "1e3", "\u00b2"])
 def test_bodies_tell_their_length(asker, length):
     answer = asker.post("/certify", b"", Content_Length=length)
-    assert reason(answer) == (411, "A question must tell its length.")
+    assert reason(answer) == (411, "Requests must have a Content-Length.")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_bodies_tell_their_length(asker, length):
 )
 def test_bodies_are_objects(asker, body):
     answer = asker.post("/certify", body)
-    assert reason(answer) == (400, "A question is one JSON object.")
+    assert reason(answer) == (400, "Requests must be one JSON object.")
 
 
 GOOD = to_text(np.full(SHAPE, 0.5))
@@ -280,7 +280,7 @@ def test_closing_ends_the_work(endless):
 
 
 def test_too_many_questions_at_a_time(bare, monkeypatch):
-    monkeypatch.setattr(web, "_PATIENCE", 0.1)
+    monkeypatch.setattr(web, "_MAX_WAIT", 0.1)
     asker = Asker(bare.address)
     running = [asker.post("/endless", {}) for _ in range(4)]
     for response in running:
@@ -290,7 +290,7 @@ def test_too_many_questions_at_a_time(bare, monkeypatch):
         "The server is busy with other images. Try again in a moment.",
     )
     running.pop().close()
-    monkeypatch.setattr(web, "_PATIENCE", 5.0)
+    monkeypatch.setattr(web, "_MAX_WAIT", 5.0)
     with asker.post("/endless", {}) as response:
         assert response.status == 200
     for response in running:
@@ -416,9 +416,9 @@ def test_a_model_that_is_sure_is_attacked_as_well(linear):
     image += 0.05 * np.sign(linear.weights).astype(np.float32)
     border = float(linear.radius(image[None])[0])
     steep = Certifier(lambda images: 1e4 * linear(images), sigma=0.01)
-    traveller = Traveller(steep.sampler((4, 4, 1)))
-    found = traveller.attacked(image, 1, [0.95 * border, 1.05 * border])
-    labels = linear.label(np.stack([point.image for point in found]))
+    search = PerturbationSearch(steep.sampler((4, 4, 1)))
+    found = search.adversarial(image, 1, [0.95 * border, 1.05 * border])
+    labels = linear.label(np.stack(found))
     assert labels.tolist() == [1, 0]
 
 
@@ -433,10 +433,10 @@ def test_the_adversary_finds_the_border(linear):
     image = np.full([4, 4, 1], 0.5, np.float32)
     image += 0.05 * np.sign(linear.weights).astype(np.float32)
     border = float(linear.radius(image[None])[0])
-    traveller = Traveller(Certifier(linear, sigma=0.5).sampler((4, 4, 1)))
+    search = PerturbationSearch(Certifier(linear, sigma=0.5).sampler((4, 4, 1)))
     distances = [0.5 * border, 0.99 * border, 1.05 * border, 2 * border]
-    found = traveller.attacked(image, 1, distances)
-    labels = linear.label(np.stack([point.image for point in found]))
+    found = search.adversarial(image, 1, distances)
+    labels = linear.label(np.stack(found))
     assert labels.tolist() == [1, 1, 0, 0]
 
 

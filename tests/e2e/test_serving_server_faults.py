@@ -202,7 +202,7 @@ def leave_early(export, rounds):
 
 def test_dropped_connections_leave_nothing(export):
     threads, sockets, memory = leave_early(export, rounds=60)
-    # The pool keeps idle threads for ten seconds; a leak would leave 60.
+    # The pool keeps as many as were busy at once; a leak would leave 60.
     assert threads <= 10
     assert sockets <= 0
     assert memory < 8e6
@@ -470,20 +470,23 @@ BAD_ARGUMENTS = {
         {"port": 65536},
         "`port` must be between 0 and 65535. Received: port=65536",
     ),
-    "port of text": ({"port": "8500"}, "`port` must be an int"),
+    "port of text": ({"port": "8500"}, "`port` must be a whole number"),
     "no port": ({"port": None}, "`port` may be None only with"),
-    "metrics port": ({"metrics_port": -1}, "`metrics_port` must be between"),
+    "metrics port": ({"metrics_port": -1}, "`metrics_port` must be a whole"),
     "no name": ({"model_name": ""}, "`model_name` must be a word"),
-    "poll": ({"poll_seconds": -1}, "`poll_seconds` must be >= 0"),
+    "poll": ({"poll_seconds": -1}, "`poll_seconds` must be a finite number"),
     "poll endless": (
         {"poll_seconds": float("inf")},
-        "`poll_seconds` must be >= 0 and <= ",
+        "`poll_seconds` must be a finite number >= 0",
     ),
     "poll nan": (
         {"config_poll_seconds": float("nan")},
-        "`config_poll_seconds` must be >= 0",
+        "`config_poll_seconds` must be a finite number >= 0",
     ),
-    "concurrency": ({"max_concurrency": 0}, "`max_concurrency` must be >= 1"),
+    "concurrency": (
+        {"max_concurrency": 0},
+        "`max_concurrency` must be",
+    ),
     "versions": ({"versions": "newest"}, '`versions` must be "latest"'),
     "no versions": ({"versions": []}, '`versions` must be "latest"'),
     "version 0": ({"versions": 0}, '`versions` must be "latest"'),

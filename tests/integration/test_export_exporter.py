@@ -10,12 +10,12 @@ import tensorflow as tf
 from kits import session_capi
 
 from rs_keras import Certifier
+from rs_keras.classifiers.adapters import traced_classifier
 from rs_keras.export import export_certifier
-from rs_keras.export import exporter
 from rs_keras.export import graph
 from rs_keras.export import metadata
 from rs_keras.export import versions
-from rs_keras.export import weights
+from rs_keras.export.classifier import classifier_hash
 from rs_keras.trainers import Gaussian
 
 SHAPE = (4, 4, 1)
@@ -224,7 +224,9 @@ def test_the_hash_is_of_the_classifier():
         return both
 
     found = [
-        weights.classifier_hash(graph.classifying(certifier.sampler(SHAPE)))
+        classifier_hash(
+            traced_classifier(certifier.sampler(SHAPE).logits, SHAPE)
+        )
         for certifier in (
             Certifier(network(seed=3)),
             Certifier(network(seed=3), sigma=2.0, batch_size=9),
@@ -376,12 +378,12 @@ def test_a_broken_signature_gets_no_version(certifier, tmp_path, monkeypatch):
 
 
 def test_other_counts_get_no_version(certifier, tmp_path, monkeypatch):
-    true = exporter._counts_in_process
+    true = Certifier.sample
 
     def swapped(*args):
         return true(*args)[:, ::-1]
 
-    monkeypatch.setattr(exporter, "_counts_in_process", swapped)
+    monkeypatch.setattr(Certifier, "sample", swapped)
     with pytest.raises(ValueError, match="must count alike"):
         export(certifier, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -28,6 +28,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from rs_keras.serving import EmbeddedServer
+from rs_keras.serving.server.manager import ModelManager
 
 X = np.float32([2.0])
 
@@ -133,6 +134,22 @@ def test_version_that_never_loads_ends_with_its_error(base_path):
             f"directory path: {base_path}/2. Check that the directory exists "
             "and that you have the right permissions for accessing it."
         )
+
+
+def test_polling_goes_on_after_an_error(base_path, monkeypatch, caplog):
+    calls = []
+
+    def fail(manager):
+        calls.append(1)
+        raise ValueError("once more")
+
+    monkeypatch.setattr(ModelManager, "poll", fail)
+    with serve(base_path, poll_seconds=0.01):
+        wait_for(lambda: len(calls) >= 3)
+    count = len(calls)
+    assert "versions failed" in caplog.text
+    time.sleep(0.05)
+    assert len(calls) == count
 
 
 def test_lost_base_path_leaves_what_serves(base_path):

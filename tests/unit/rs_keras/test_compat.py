@@ -138,10 +138,6 @@ def test_is_compiled_by_xla(jit_compile):
 
 
 def test_a_session_runs_by_the_call_below():
-    assert _compat.has_session_call(), (
-        "TensorFlow has lost the call below `Session.run`: the embedded server "
-        "uses slower ones"
-    )
     graph = tf.Graph()
     with graph.as_default():
         x = tf.compat.v1.placeholder(tf.float32, [None], "x")

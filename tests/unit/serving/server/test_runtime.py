@@ -1,4 +1,4 @@
-"""The session runtime, and the public calls that stand in for private ones."""
+"""SavedModels that run in a session."""
 
 import gc
 
@@ -7,7 +7,6 @@ import psutil
 import pytest
 from kits.serving_kit import save
 
-from rs_keras import _compat
 from rs_keras.serving.server import runtime
 from rs_keras.serving.server.status import StatusError
 
@@ -19,9 +18,8 @@ def export(tmp_path_factory):
     return str(path)
 
 
-@pytest.fixture(params=[True, False], ids=["private", "public"])
-def model(request, export, monkeypatch):
-    monkeypatch.setattr(_compat, "has_session_call", lambda: request.param)
+@pytest.fixture
+def model(export):
     model = runtime.SessionModel(export)
     yield model
     model.close()

@@ -1,16 +1,74 @@
-"""What a traced classifier depends on: its variables and its constants."""
+"""The classifier of an export: image shape, variables, hash, forbidden ops."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.graphs import PYTHON_OPS
-from rs_keras.classifiers.graphs import ConcreteFunction as ConcreteFunction
+from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.graphs import operations
 from rs_keras.classifiers.graphs import structure
 
 _XLA = "_XlaMustCompile"
+
+
+def image_shape_of(
+    model: Any, given: Sequence[int] | None = None
+) -> tuple[int, int, int]:
+    """Returns (H, W, C), from the model where it tells.
+
+    Args:
+        model: A Keras model, a loaded SavedModel or a function.
+        given: What the caller says; needed where the model does not.
+
+    Raises:
+        ValueError: If it is not known, not three positive numbers, or another
+            than the model's.
+    """
+    own_shape = _input_shape(model) or _input_shape(network_of(model))
+    if given is None:
+        if own_shape is None:
+            raise ValueError(
+                "`image_shape` must be given for a model that does not tell "
+                "the height, width and channels of its images. "
+                "Received: image_shape=None"
+            )
+        return own_shape
+    shape = _three_sizes(given)
+    if own_shape not in (None, shape):
+        raise ValueError(
+            f"`image_shape` must be the model's, {own_shape}. "
+            f"Received: image_shape={given!r}"
+        )
+    return shape
+
+
+def _three_sizes(given: Any) -> tuple[int, int, int]:
+    sizes = tuple(given) if isinstance(given, Sequence) else ()
+    whole = [isinstance(s, int | np.integer) and s > 0 for s in sizes]
+    if len(sizes) != 3 or not all(whole):
+        raise ValueError(
+            "`image_shape` must be three whole numbers > 0: height, width, "
+            f"channels. Received: image_shape={given!r}"
+        )
+    return int(sizes[0]), int(sizes[1]), int(sizes[2])
+
+
+def _input_shape(model: Any) -> tuple[int, int, int] | None:
+    shape = getattr(model, "input_shape", None)
+    signatures = getattr(model, "signatures", None) or {}
+    if shape is None and "serving_default" in signatures:
+        signature = signatures["serving_default"]
+        specs = list(signature.structured_input_signature[1].values())
+        if len(specs) == 1 and specs[0].shape.rank is not None:
+            shape = tuple(specs[0].shape)
+    if shape is None or len(shape) != 4 or not all(shape[1:]):
+        return None
+    return int(shape[1]), int(shape[2]), int(shape[3])
 
 
 def variables_of(count: ConcreteFunction) -> list[tf.Variable]:
