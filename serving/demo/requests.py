@@ -18,7 +18,6 @@ from rs_keras.certification.spec import CertifySpec
 from rs_keras.noise.draws import fresh_seeds
 from rs_keras.serving.client import answers
 from rs_keras.serving.client.certification_client import CertificationClient
-from rs_keras.serving.client.plans import certificate_of
 from rs_keras.serving.demo import pixels
 from rs_keras.serving.demo.directions import ATTACK_STOPS
 from rs_keras.serving.demo.directions import Traveller
@@ -179,15 +178,12 @@ class Questions:
         seed: np.ndarray,
         spec: CertifySpec,
     ) -> Certificate:
-        drawn = np.array([n])
-        found = answers.certificate(self._model, spec, selection, counts, drawn)
-        return certificate_of(
+        return answers.certificate(
             self._model,
             spec,
-            **found,
             counts=counts,
             selection_counts=selection,
-            n=drawn,
+            n=np.array([n]),
             seed=seed,
         )
 
