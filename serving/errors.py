@@ -7,7 +7,6 @@ numbers: sent again, it is the same chunk.
 """
 
 from enum import Enum
-from typing import Any
 
 import grpc
 
@@ -70,9 +69,12 @@ class WrongAnswer(ServingError):
     """What came is no answer that an export of rs-keras gives."""
 
 
-def kind_of(error: Any) -> Kind:
-    """Says what to do about a `grpc.RpcError`."""
-    code, details = error.code(), error.details() or ""
+class OtherExport(ServingError):
+    """An answer by an export that is not the one that was described."""
+
+
+def kind_of(code: grpc.StatusCode, details: str) -> Kind:
+    """Says what to do about a request that failed."""
     if code is _Code.RESOURCE_EXHAUSTED:
         # A message that is too long stays too long.
         return Kind.FINAL if "larger than max" in details else Kind.BUSY
@@ -103,21 +105,11 @@ _ADVICE = {
 }
 
 
-def described(server: str, error: Any) -> str:
+def describe_failure(server: str, code: grpc.StatusCode, details: str) -> str:
     """Says in one sentence what a server answered, and what may help."""
-    code, details = error.code(), (error.details() or "").strip()
+    details = details.strip()
     if details.endswith(_CUT):
         details = f"{details.removesuffix(_CUT)} [cut by the server]"
     advice = _ADVICE.get(code)
     hint = f"; {advice}" if advice else ""
     return f"{server}: {code.name}: {details or 'no details'}{hint}"
-
-
-def refusal(server: str, error: Any, doing: str) -> ServingError:
-    """The error for a failure that is final."""
-    return ServingError(
-        f"{doing} failed on {described(server, error)}",
-        error.code(),
-        server,
-        error.details() or "",
-    )

@@ -2,34 +2,36 @@
 
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
-from rs_keras.export import signature as signatures
+from rs_keras.export.signature import SIGNATURES
 from rs_keras.serving import tensors
-from rs_keras.serving.errors import ServingError
+from rs_keras.serving.errors import OtherExport
 from rs_keras.serving.errors import WrongAnswer
 
 
-class OtherExport(ServingError):
-    """An answer by an export that is not the one that was described."""
+class Asked(NamedTuple):
+    """What a request is about."""
+
+    model: str
+    version: int
+    signature: str
 
 
-def request(
-    model: str, version: int, signature: str, inputs: Mapping[str, np.ndarray]
-) -> Any:
-    """Returns a `PredictRequest` for one version of a model.
+def request(asked: Asked, inputs: Mapping[str, np.ndarray]) -> Any:
+    """Returns a `PredictRequest`.
 
     Inputs travel as raw bytes, in the types that the signature names.
     """
     message = predict_pb2.PredictRequest()
-    message.model_spec.name = model
-    message.model_spec.version.value = version
-    message.model_spec.signature_name = signature
-    fields = signatures.SIGNATURES[signature].inputs
-    for key, field in fields.items():
+    message.model_spec.name = asked.model
+    message.model_spec.version.value = asked.version
+    message.model_spec.signature_name = asked.signature
+    for key, field in SIGNATURES[asked.signature].inputs.items():
         dtype = tf.as_dtype(field.dtype)
         array = np.ascontiguousarray(inputs[key], dtype.as_numpy_dtype)
         proto = message.inputs[key]
@@ -42,12 +44,10 @@ def request(
 
 def outputs(
     response: Any,
+    asked: Asked,
     server: str,
-    model: str,
-    signature: str,
-    version: int,
     rows: int,
-    num_classes: int,
+    num_classes: int = 0,
     export: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of a `PredictResponse`, checked; not `export`.
@@ -57,10 +57,8 @@ def outputs(
 
     Args:
         response: What came.
+        asked: What it should answer.
         server: Its sender, for the error.
-        model: The name that was asked.
-        signature: What was asked.
-        version: Of the model that was asked.
         rows: How many rows were asked about.
         num_classes: Of the model.
         export: Which export was asked, as `ServedModel.identity`; None for
@@ -72,20 +70,23 @@ def outputs(
             or signature, an output that is missing, not asked for, or of
             another type or shape.
     """
+
+    def wrong(what: str) -> WrongAnswer:
+        return WrongAnswer(
+            f"{server} does not answer {asked.signature!r} as an export of "
+            f"rs-keras does: {what}",
+            server=server,
+        )
+
     spec = response.model_spec
-    asked = (model, signature, version)
-    came = (spec.name, spec.signature_name, spec.version.value)
-    for what, one, other in zip(
-        ("model", "signature", "version"), came, asked, strict=True
-    ):
-        if one != other:
-            raise _odd(
-                server, signature, f"{what} {one!r}, not {other!r}, answered"
-            )
-    wanted = signatures.SIGNATURES[signature].outputs
+    answered = Asked(spec.name, spec.version.value, spec.signature_name)
+    for field, value in asked._asdict().items():
+        if (other := getattr(answered, field)) != value:
+            raise wrong(f"{field} {other!r}, not {value!r}, answered")
+    wanted = SIGNATURES[asked.signature].outputs
     for key in sorted({*wanted} ^ {*response.outputs}):
         word = "is missing" if key in wanted else "was not asked for"
-        raise _odd(server, signature, f"the output {key!r} {word}")
+        raise wrong(f"the output {key!r} {word}")
 
     def decoded(key: str) -> np.ndarray:
         proto, field = response.outputs[key], wanted[key]
@@ -93,22 +94,20 @@ def outputs(
         claimed = [dim.size for dim in proto.tensor_shape.dim]
         dtype = tf.as_dtype(field.dtype)
         if proto.dtype != dtype.as_datatype_enum or claimed != shape:
-            raise _odd(
-                server,
-                signature,
+            raise wrong(
                 f"{key!r} is {_type_name(proto.dtype)} {claimed}, not "
-                f"{dtype.name} {shape}",
+                f"{dtype.name} {shape}"
             )
         try:
             return tensors.decode(proto)
         except ValueError as error:
-            raise _odd(server, signature, f"{key!r}: {error}") from error
+            raise wrong(f"{key!r}: {error}") from error
 
     # Another export may have other classes, too: so this comes first.
     if export is not None and (decoded("export") != export).any():
         raise OtherExport(
-            f"{server} serves another export as version {version} than it "
-            "described: the number was given anew",
+            f"{server} serves another export as version {asked.version} than "
+            "it described: the number was given anew",
             server=server,
         )
     return {key: decoded(key) for key in wanted if key != "export"}
@@ -119,11 +118,3 @@ def _type_name(number: int) -> str:
         return str(tf.as_dtype(number).name)
     except TypeError:
         return f"type {number}"
-
-
-def _odd(server: str, signature: str, what: str) -> WrongAnswer:
-    return WrongAnswer(
-        f"{server} does not answer {signature!r} as an export of rs-keras "
-        f"does: {what}",
-        server=server,
-    )

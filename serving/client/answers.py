@@ -1,15 +1,17 @@
-"""Checks what servers answer, and computes the verdicts from their counts.
+"""Checks what servers answer, and computes certificates from their counts.
 
 An answer is evidence, not truth. Labels, bounds and radii are computed here,
 by the library's own rule; those that a server says itself only tell whether it
 works. What no count of this many draws can be is refused before it is used.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from rs_keras.certification.certificate import Certificate
+from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.voting import decide_label
 from rs_keras.certification.voting import vote_certificate
@@ -17,8 +19,6 @@ from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.errors import WrongAnswer
 
 Outputs = dict[str, np.ndarray]
-# From the outputs of a request and their sender to outputs that may be used.
-Check = Callable[[Outputs, str], Outputs]
 
 # Two machines' rounding of the same float64 formula: of a fixed part, and of
 # tails whose logarithm is a sum of terms as large as the number of votes.
@@ -28,53 +28,87 @@ _ATOL = 1e-12
 
 
 def certificate(
-    model: ServedModel,
-    spec: CertifySpec,
-    selection: np.ndarray,
-    counts: np.ndarray,
-    n: np.ndarray,
-) -> Outputs:
-    """Returns the certificate that votes are worth: label, radius, p_lower."""
+    model: ServedModel, spec: CertifySpec, **votes: np.ndarray
+) -> Certificate:
+    """Returns the certificate that votes are worth.
+
+    Args:
+        model: Whose they are.
+        spec: What the certificate rests on.
+        **votes: The fields `selection_counts`, `counts`, `n` and `seed`.
+    """
     label, radius, p_lower = vote_certificate(
-        selection, counts, spec, model.smoothing, n
+        votes["selection_counts"],
+        votes["counts"],
+        spec,
+        model.smoothing,
+        votes["n"],
     )
-    return {
-        "label": label.numpy(),
-        "radius": radius.numpy(),
-        "p_lower": p_lower.numpy(),
-    }
+    return Certificate(
+        label=label.numpy(),
+        radius=radius.numpy(),
+        p_lower=p_lower.numpy(),
+        settings=model.named(spec.settings(model.smoothing)),
+        **votes,
+    )
 
 
 def prediction(
-    model: ServedModel, counts: np.ndarray, n: int, alpha: float
-) -> Outputs:
-    """Returns what the votes of n draws predict: label and p_value."""
-    label, p_value = decide_label(counts, alpha, n, model.smoothing.distance)
-    return {"label": label.numpy(), "p_value": p_value.numpy()}
+    model: ServedModel, n: int, alpha: float, **votes: np.ndarray
+) -> Prediction:
+    """Returns what the votes of n draws predict, from `counts` and `seed`."""
+    label, p_value = decide_label(
+        votes["counts"], alpha, n, model.smoothing.distance
+    )
+    return Prediction(label.numpy(), p_value.numpy(), **votes)
 
 
-def check_votes(
-    server: str, outputs: Outputs, asked: Sequence[int], name: str = "counts"
-) -> None:
-    """Refuses votes that `asked` draws, one number a row, cannot give.
+def sampled(asked: Sequence[int], server: str, outputs: Outputs) -> np.ndarray:
+    """Returns the votes [B, C] that answer `sample`, checked.
+
+    Args:
+        asked: Draws, one number a row.
+        server: Who answers.
+        outputs: What.
 
     Raises:
-        WrongAnswer: If a count is negative, or a row has more votes than
-            draws. It may have fewer: a draw whose logits are not finite votes
-            for no class.
+        WrongAnswer: If they are about another number of draws, a count is
+            negative, or a row has more votes than draws. It may have fewer: a
+            draw whose logits are not finite votes for no class.
     """
-    # Python's integers: a sum of int64 may wrap.
-    rows = outputs[name].tolist()
-    for votes, wanted in zip(rows, asked, strict=True):
-        if min(votes) < 0 or sum(votes) > wanted:
-            raise WrongAnswer(
-                f"{server} was asked for {wanted} draws and answers with "
-                f"{name}={votes}: no such answer can be counted",
-                server=server,
-            )
+    _check_draws(server, outputs, asked)
+    _check_votes(server, outputs, asked, "counts")
+    return outputs["counts"]
 
 
-def check_draws(server: str, outputs: Outputs, asked: Sequence[int]) -> None:
+def certified(
+    model: ServedModel, images: np.ndarray, server: str, outputs: Outputs
+) -> Certificate:
+    """Returns the certificate that an answer to `certify` is worth, checked."""
+    spec = model.certify_spec()
+    sampled([spec.n] * len(images), server, outputs)
+    n0 = [spec.n0] * len(images)
+    _check_votes(server, outputs, n0, "selection_counts")
+    _check_seeds(server, outputs, images)
+    names = ("selection_counts", "counts", "n", "seed")
+    own = certificate(model, spec, **{name: outputs[name] for name in names})
+    _check_agreed(server, outputs, own, ("label", "radius", "p_lower"))
+    return own
+
+
+def predicted(
+    model: ServedModel, images: np.ndarray, server: str, outputs: Outputs
+) -> Prediction:
+    """Returns the prediction that an answer to `predict` is worth, checked."""
+    n, alpha = model.metadata["predict_n"], model.metadata["alpha"]
+    counts = sampled([n] * len(images), server, outputs)
+    _check_seeds(server, outputs, images)
+    own = prediction(model, n, alpha, counts=counts, seed=outputs["seed"])
+    _check_agreed(server, outputs, own, ("label", "p_value"))
+    return own
+
+
+def _check_draws(server: str, outputs: Outputs, asked: Sequence[int]) -> None:
     """Refuses an answer about other numbers of draws than were asked for."""
     for row, (drawn, wanted) in enumerate(
         zip(outputs["n"].tolist(), asked, strict=True)
@@ -93,43 +127,19 @@ def check_draws(server: str, outputs: Outputs, asked: Sequence[int]) -> None:
             )
 
 
-def certified(model: ServedModel, images: np.ndarray) -> Check:
-    """Returns the check of an answer to `certify`."""
-
-    def check(outputs: Outputs, server: str) -> Outputs:
-        spec = model.certify_spec()
-        n0, n = ([draws] * len(images) for draws in (spec.n0, spec.n))
-        check_draws(server, outputs, n)
-        check_votes(server, outputs, n)
-        check_votes(server, outputs, n0, "selection_counts")
-        _check_seeds(server, outputs, images)
-        own = certificate(
-            model,
-            spec,
-            outputs["selection_counts"],
-            outputs["counts"],
-            outputs["n"],
-        )
-        return _agreed(server, outputs, own)
-
-    return check
-
-
-def predicted(model: ServedModel, images: np.ndarray) -> Check:
-    """Returns the check of an answer to `predict`."""
-
-    def check(outputs: Outputs, server: str) -> Outputs:
-        draws = model.metadata["predict_n"]
-        n = [draws] * len(images)
-        check_draws(server, outputs, n)
-        check_votes(server, outputs, n)
-        _check_seeds(server, outputs, images)
-        own = prediction(
-            model, outputs["counts"], draws, model.metadata["alpha"]
-        )
-        return _agreed(server, outputs, own)
-
-    return check
+def _check_votes(
+    server: str, outputs: Outputs, asked: Sequence[int], name: str
+) -> None:
+    """Refuses votes that `asked` draws, one number a row, cannot give."""
+    # Python's integers: a sum of int64 may wrap.
+    rows = outputs[name].tolist()
+    for votes, wanted in zip(rows, asked, strict=True):
+        if min(votes) < 0 or sum(votes) > wanted:
+            raise WrongAnswer(
+                f"{server} was asked for {wanted} draws and answers with "
+                f"{name}={votes}: no such answer can be counted",
+                server=server,
+            )
 
 
 def _check_seeds(server: str, outputs: Outputs, images: np.ndarray) -> None:
@@ -145,13 +155,15 @@ def _check_seeds(server: str, outputs: Outputs, images: np.ndarray) -> None:
             )
 
 
-def _agreed(server: str, outputs: Outputs, own: Outputs) -> Outputs:
-    """Refuses verdicts that do not follow from the counts beside them."""
-    for name, computed in own.items():
-        told = outputs[name]
+def _check_agreed(
+    server: str, outputs: Outputs, own: Any, names: Sequence[str]
+) -> None:
+    """Refuses results that do not follow from the counts beside them."""
+    votes = int(outputs["counts"].sum(-1).max())
+    rtol = _RTOL + _RTOL_OF_A_VOTE * votes
+    for name in names:
+        told, computed = outputs[name], getattr(own, name)
         # NaN is close to nothing.
-        votes = int(outputs["counts"].sum(-1).max())
-        rtol = _RTOL + _RTOL_OF_A_VOTE * votes
         close = np.isclose(told, computed, rtol=rtol, atol=_ATOL)
         if not close.all():
             row = int(np.argmin(close))
@@ -160,4 +172,3 @@ def _agreed(server: str, outputs: Outputs, own: Outputs) -> Outputs:
                 f"counts give {computed[row]}",
                 server=server,
             )
-    return {**outputs, **own}

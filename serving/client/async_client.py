@@ -1,33 +1,37 @@
-"""The client for asyncio."""
+"""The client for asyncio: `CertificationClient` in threads."""
 
+import asyncio
 from collections.abc import AsyncGenerator
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
-from contextlib import aclosing
-from types import TracebackType
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from typing import Self
+from typing import TypeVar
 
 import numpy as np
 
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.sequential.decision import Decision
-from rs_keras.serving.client import operations
-from rs_keras.serving.client import runners
-from rs_keras.serving.client.fleet import fleet_of
-from rs_keras.serving.client.operations import Example
-from rs_keras.serving.client.plans import CertifyStream
-from rs_keras.serving.client.plans import DecideStream
+from rs_keras.serving.client.certification_client import CertificationClient
+from rs_keras.serving.client.procedures import Example
 from rs_keras.serving.client.served_model import ServedModel
+
+# Calls that run at a time; others wait for one of them to end.
+_MOST_CALLS = 64
+
+_Result = TypeVar("_Result")
 
 
 class AsyncCertificationClient:
     """`CertificationClient` for asyncio: the same calls, to be awaited.
 
     A call that is cancelled gives up its requests. Arguments, results and
-    errors are those of `CertificationClient`.
+    errors are those of `CertificationClient`; each call runs in a thread, in
+    which `progress` is called and `examples` are read.
 
     Example:
 
@@ -75,38 +79,37 @@ class AsyncCertificationClient:
         model_name: str = "default",
         **options: Any,
     ) -> None:
-        self._fleet = fleet_of(servers, model_name, **options)
+        self._client = CertificationClient(servers, model_name, **options)
+        self._threads = ThreadPoolExecutor(_MOST_CALLS, "certification")
 
     async def model(self) -> ServedModel:
         """Returns the version that is asked for."""
-        return await self._run(operations.model)
+        return await self._run(lambda client: client.model)
 
     async def wait_ready(self, timeout: float = 60.0) -> ServedModel:
         """As `CertificationClient.wait_ready`."""
-        return await self._run(
-            lambda operation: operations.wait_ready(operation, timeout)
-        )
+        return await self._run(lambda client: client.wait_ready(timeout))
 
     async def settings(self, **arguments: Any) -> dict[str, Any]:
         """As `CertificationClient.settings`."""
-        return (await self.model()).settings(**arguments)
+        return await self._run(lambda client: client.settings(**arguments))
 
     async def sample(self, images: Any, **arguments: Any) -> np.ndarray:
         """As `CertificationClient.sample`."""
         return await self._run(
-            lambda operation: operations.sample(operation, images, **arguments)
+            lambda client: client.sample(images, **arguments)
         )
 
     async def predict(self, images: Any, **arguments: Any) -> Prediction:
         """As `CertificationClient.predict`."""
         return await self._run(
-            lambda operation: operations.predict(operation, images, **arguments)
+            lambda client: client.predict(images, **arguments)
         )
 
     async def certify(self, images: Any, **arguments: Any) -> Certificate:
         """As `CertificationClient.certify`."""
         return await self._run(
-            lambda operation: operations.certify(operation, images, **arguments)
+            lambda client: client.certify(images, **arguments)
         )
 
     async def decide(
@@ -114,69 +117,62 @@ class AsyncCertificationClient:
     ) -> Decision:
         """As `CertificationClient.decide`."""
         return await self._run(
-            lambda operation: operations.decide(
-                operation, images, radius, **arguments
-            )
+            lambda client: client.decide(images, radius, **arguments)
         )
 
-    async def certify_each(
-        self,
-        examples: Iterable[Example],
-        chunk: int | None = None,
-        **arguments: Any,
-    ) -> AsyncIterator[tuple[Any, Certificate]]:
+    def certify_each(
+        self, examples: Iterable[Example], **arguments: Any
+    ) -> AsyncGenerator[tuple[Any, Certificate]]:
         """As `CertificationClient.certify_each`, for `async for`."""
-        model = await self.model()
-        asked = CertifyStream(model, model.certify_spec(**arguments))
-        async with aclosing(self._stream(examples, asked, chunk)) as found:
-            async for pair in found:
-                yield pair
+        return self._each(
+            lambda client: client.certify_each(examples, **arguments)
+        )
 
-    async def decide_each(
+    def decide_each(
         self,
         examples: Iterable[Example],
         radius: float | Sequence[float],
-        chunk: int | None = None,
         **arguments: Any,
-    ) -> AsyncIterator[tuple[Any, Decision]]:
+    ) -> AsyncGenerator[tuple[Any, Decision]]:
         """As `CertificationClient.decide_each`, for `async for`."""
-        model = await self.model()
-        asked = DecideStream(model, model.decide_spec(radius, **arguments))
-        async with aclosing(self._stream(examples, asked, chunk)) as found:
-            async for pair in found:
-                yield pair
-
-    async def _stream(
-        self,
-        examples: Iterable[Example],
-        asked: CertifyStream | DecideStream,
-        chunk: int | None,
-    ) -> AsyncGenerator[tuple[Any, Any], None]:
-        jobs = runners.iterate_async(
-            self._fleet,
-            lambda operation: operations.stream(
-                operation, examples, asked.model, asked.plan, chunk
-            ),
+        return self._each(
+            lambda client: client.decide_each(examples, radius, **arguments)
         )
-        async with aclosing(jobs) as found:
-            async for some in found:
-                for job in some:
-                    yield job.key, asked.answer(job)
 
     async def close(self) -> None:
         """Ends the connections."""
-        self._fleet.close()
+        self._client.close()
+        self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _run(self, make: runners.Make) -> Any:
-        return await runners.run_async(self._fleet, make)
+    async def _run(
+        self, method: Callable[[CertificationClient], _Result]
+    ) -> _Result:
+        """Calls a method in a thread; stops the call if this is cancelled."""
+        client, stop = self._client._for_one_call()
+        try:
+            return await self._in_thread(method, client)
+        finally:
+            stop()
+
+    async def _each(
+        self,
+        method: Callable[[CertificationClient], Iterator[tuple[Any, _Result]]],
+    ) -> AsyncGenerator[tuple[Any, _Result]]:
+        """Takes each result of a stream from a thread, as it is asked for."""
+        client, stop = self._client._for_one_call()
+        try:
+            results = await self._in_thread(method, client)
+            while pair := await self._in_thread(next, results, None):
+                yield pair
+        finally:
+            stop()
+
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, function, *args)

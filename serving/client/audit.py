@@ -5,17 +5,18 @@ draws whose two best logits are so close that another processor's rounding
 swaps them. An answer that two other servers contradict is odd.
 """
 
+import itertools
 import logging
 import random
-from collections.abc import Callable
 from collections.abc import Sequence
 
 import numpy as np
 
 from rs_keras.serving.client.answers import Outputs
-from rs_keras.serving.client.draw_ranges import Task
 from rs_keras.serving.client.fleet import Server
+from rs_keras.serving.client.tasks import Task
 from rs_keras.serving.errors import ServingError
+from rs_keras.serving.errors import WrongAnswer
 from rs_keras.serving.event_log import event
 
 # Votes of a row that rounding may move from class to class: some, and a share
@@ -51,7 +52,7 @@ class Repeat(Task):
 
     def __init__(self, task: Task, server: Server, outputs: Outputs) -> None:
         super().__init__(
-            task.signature, task.inputs, task.rows, task.draws, task.pieces
+            task.signature, task.inputs, task.draws, task.read, task.pieces
         )
         self.answers = {server: outputs}
         self.target: Server | None = None
@@ -102,29 +103,26 @@ class Audits:
         if self._share and _ENTROPY.random() < self._share:
             self._open.append(Repeat(task, server, outputs))
 
-    def route(
-        self, servers: Sequence[Server], able: Callable[[Server], bool]
-    ) -> None:
+    def route(self, able: Sequence[Server]) -> None:
         """Chooses anew who is asked where the one chosen is not able.
 
         Raises:
             ServingError: If answers differ and nobody is left to ask.
         """
         for repeat in list(self._open):
-            target = repeat.target
-            if repeat.copies or (target is not None and able(target)):
+            if repeat.copies or repeat.target in able:
                 continue
-            left = [
-                server
-                for server in servers
-                if able(server) and server not in repeat.answers
-            ]
+            left = [server for server in able if server not in repeat.answers]
             if left:
                 repeat.target = _ENTROPY.choice(left)
                 continue
             self._open.remove(repeat)
             if len(repeat.answers) > 1:
-                raise self._undecided(repeat)
+                raise ServingError(
+                    f"servers disagree {_counted(repeat)}. That is more than "
+                    "rounding explains, and no other server is there that "
+                    "could say which of them is wrong"
+                )
             event(
                 logging.WARNING,
                 "audit_dropped",
@@ -141,31 +139,39 @@ class Audits:
 
     def answered(
         self, repeat: Repeat, server: Server, outputs: Outputs
-    ) -> list[tuple[Server, str]]:
+    ) -> dict[Server, WrongAnswer]:
         """Takes an answer; returns the servers that are odd, and why."""
         repeat.answers[server] = outputs
         repeat.target = None
         agreed = self._agreeing(repeat)
-        if agreed is None:
-            event(logging.ERROR, "audit_failed", what=self._words(repeat))
-            return []
+        if not agreed:
+            what = f"servers disagree {_counted(repeat)}"
+            event(logging.ERROR, "audit_failed", what=what)
+            return {}
         self._open.remove(repeat)
-        return [
-            (other, self._words(repeat, other, agreed))
+        pair = " and ".join(other.label for other in agreed)
+        return {
+            other: WrongAnswer(
+                f"{other.label} contradicts {pair}, which agree, "
+                f"{_counted(repeat)}",
+                server=other.label,
+            )
             for other in repeat.answers
             if any(self._differ(repeat, other, one) for one in agreed)
-        ]
+        }
 
-    def _agreeing(self, repeat: Repeat) -> tuple[Server, Server] | None:
+    def _agreeing(self, repeat: Repeat) -> tuple[Server, ...]:
         """The two servers that agree best, if any two do."""
-        servers = list(repeat.answers)
         pairs = [
-            (_votes_apart(repeat, one, other).sum(), (one, other))
-            for at, one in enumerate(servers)
-            for other in servers[:at]
-            if not self._differ(repeat, one, other)
+            pair
+            for pair in itertools.combinations(repeat.answers, 2)
+            if not self._differ(repeat, *pair)
         ]
-        return min(pairs, key=lambda pair: pair[0])[1] if pairs else None
+        return min(
+            pairs,
+            key=lambda pair: _votes_apart(repeat, *pair).sum(),
+            default=(),
+        )
 
     def _differ(self, repeat: Repeat, one: Server, other: Server) -> bool:
         """Whether two answers differ by more than rounding explains."""
@@ -175,47 +181,31 @@ class Audits:
         most = [allowance(n, self._dtype) for n in mine["n"].tolist()]
         return bool((_votes_apart(repeat, one, other) > most).any())
 
-    def _words(
-        self,
-        repeat: Repeat,
-        odd: Server | None = None,
-        agreed: tuple[Server, ...] = (),
-    ) -> str:
-        first, *others = repeat.answers
-        apart = [_votes_apart(repeat, first, other) for other in others]
-        row = int(np.argmax(np.max(apart, 0)))
-        told = "; ".join(
-            f"{server.label} counted "
-            f"{np.array2string(outputs['counts'][row], threshold=20)} under "
-            f"seed {_seed(repeat, outputs, row)}"
-            for server, outputs in repeat.answers.items()
-        )
-        same = f"about the same {repeat.answers[first]['n'][row]} draws: {told}"
-        if odd is None:
-            return f"servers disagree {same}"
-        pair = " and ".join(server.label for server in agreed)
-        return f"{odd.label} contradicts {pair}, which agree, {same}"
 
-    def _undecided(self, repeat: Repeat) -> ServingError:
-        return ServingError(
-            f"{self._words(repeat)}. That is more than rounding explains, and "
-            "no other server is there that could say which of them is wrong"
-        )
-
-
-def _seed(repeat: Repeat, outputs: Outputs, row: int) -> list[int]:
-    found = outputs.get("seed", repeat.inputs.get("seed"))
-    return [] if found is None else found[row].tolist()
+def _counted(repeat: Repeat) -> str:
+    """Says what each server counted in the row where they differ most."""
+    first, *others = repeat.answers
+    apart = [_votes_apart(repeat, first, other) for other in others]
+    row = int(np.argmax(np.max(apart, 0)))
+    told = []
+    for server, outputs in repeat.answers.items():
+        counts = np.array2string(outputs["counts"][row], threshold=20)
+        # Of `sample` the client knows the seed, else the server tells it.
+        seed = outputs.get("seed", repeat.inputs.get("seed"))[row].tolist()
+        told.append(f"{server.label} counted {counts} under seed {seed}")
+    draws = repeat.answers[first]["n"][row]
+    return f"about the same {draws} draws: {'; '.join(told)}"
 
 
 def _votes_apart(repeat: Repeat, one: Server, other: Server) -> np.ndarray:
     """How many draws of each row must have voted differently, at least."""
-    mine, theirs = (_all_votes(repeat.answers[who]) for who in (one, other))
-    more = np.maximum(mine - theirs, 0).sum(-1)
-    fewer = np.maximum(theirs - mine, 0).sum(-1)
-    return np.maximum(more, fewer)
+    change = _votes(repeat.answers[one]) - _votes(repeat.answers[other])
+    return np.maximum(
+        np.maximum(change, 0).sum(-1), np.maximum(-change, 0).sum(-1)
+    )
 
 
-def _all_votes(outputs: Outputs) -> np.ndarray:
+def _votes(outputs: Outputs) -> np.ndarray:
+    """All that are counted: int64 [B, C], or [B, 2 C] of both rounds."""
     names = [key for key in ("selection_counts", "counts") if key in outputs]
     return np.concatenate([outputs[name] for name in names], -1)

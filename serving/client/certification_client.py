@@ -1,28 +1,39 @@
 """The client: certificates from TF Serving, or from a fleet of it."""
 
+import copy
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 from typing import Self
+from typing import TypeVar
 
 import numpy as np
 
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.sequential.decision import Decision
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.export import signature
 from rs_keras.noise.keyed_seeds import Seed
-from rs_keras.serving.client import operations
-from rs_keras.serving.client import runners
+from rs_keras.serving.client import discovery
 from rs_keras.serving.client.channels import ClientTLS
-from rs_keras.serving.client.fleet import fleet_of
-from rs_keras.serving.client.operations import Example
-from rs_keras.serving.client.operations import Progress
-from rs_keras.serving.client.plans import CertifyStream
-from rs_keras.serving.client.plans import DecideStream
-from rs_keras.serving.client.plans import decision_settings_of
+from rs_keras.serving.client.fleet import Fleet
+from rs_keras.serving.client.procedures import CertifyProcedure
+from rs_keras.serving.client.procedures import DecideProcedure
+from rs_keras.serving.client.procedures import Example
+from rs_keras.serving.client.procedures import PredictProcedure
+from rs_keras.serving.client.procedures import SampleProcedure
+from rs_keras.serving.client.procedures import ask_one
+from rs_keras.serving.client.procedures import is_one_request
+from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.served_model import ServedModel
+from rs_keras.serving.client.tasks import Progress
+
+_Result = TypeVar("_Result")
+# Arguments of `certify` that leave all to the export; the others are None.
+_AS_EXPORTED = {"bound": CertifySpec.bound, "beta": CertifySpec.beta}
 
 
 class CertificationClient:
@@ -122,7 +133,7 @@ class CertificationClient:
         tls: ClientTLS | bool | None = None,
         audit: float = 0.0,
     ) -> None:
-        self._fleet = fleet_of(
+        self._fleet = Fleet(
             servers,
             model_name,
             version=version,
@@ -132,11 +143,30 @@ class CertificationClient:
             tls=tls,
             audit=audit,
         )
+        # The one that `AsyncCertificationClient` may stop; else each is new.
+        self._only_call: Call | None = None
+
+    def _for_one_call(self) -> tuple[Self, Callable[[], None]]:
+        """Returns a client for one call, and what stops it from elsewhere."""
+        client = copy.copy(self)
+        client._only_call = Call(self._fleet)
+        return client, client._only_call.stop
+
+    def _call(self) -> Call:
+        return self._only_call or Call(self._fleet)
+
+    def _run(self, attempt: Callable[[Call, ServedModel], _Result]) -> _Result:
+        """Calls `attempt` with the model that is served; see `discovery`."""
+        with self._call() as call:
+            return discovery.with_served_model(
+                call, lambda model: attempt(call, model)
+            )
 
     @property
     def model(self) -> ServedModel:
         """The version that is asked for, with what it says of itself."""
-        return self._run(operations.model)
+        with self._call() as call:
+            return discovery.served_model(call)
 
     @property
     def sigma(self) -> float:
@@ -155,9 +185,8 @@ class CertificationClient:
         Raises:
             ServingError: If no server answers in time; the last reason.
         """
-        return self._run(
-            lambda operation: operations.wait_ready(operation, timeout)
-        )
+        with self._call() as call:
+            return discovery.wait_ready(call, timeout)
 
     def settings(
         self,
@@ -198,7 +227,7 @@ class CertificationClient:
         spec = model.decide_spec(
             radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
         )
-        return decision_settings_of(model, spec)
+        return DecideProcedure(model, spec).settings
 
     def sample(
         self,
@@ -215,14 +244,8 @@ class CertificationClient:
         as in `certify`.
         """
         return self._run(
-            lambda operation: operations.sample(
-                operation,
-                images,
-                n=n,
-                seed=seed,
-                first=first,
-                chunk=chunk,
-                progress=progress,
+            lambda call, model: SampleProcedure(model, n, first).run(
+                call, images, seed, chunk, progress
             )
         )
 
@@ -241,17 +264,15 @@ class CertificationClient:
         request with the server's seed, as in `certify`; else the votes are
         counted by all servers.
         """
-        return self._run(
-            lambda operation: operations.predict(
-                operation,
-                images,
-                n=n,
-                alpha=alpha,
-                seed=seed,
-                chunk=chunk,
-                progress=progress,
-            )
-        )
+        as_exported = all(one is None for one in (n, alpha, seed, chunk))
+
+        def attempt(call: Call, model: ServedModel) -> Prediction:
+            if as_exported and is_one_request(call, model):
+                return ask_one(call, model, signature.PREDICT, images)
+            procedure = PredictProcedure(model, n, alpha)
+            return procedure.run(call, images, seed, chunk, progress)
+
+        return self._run(attempt)
 
     def certify(
         self,
@@ -303,23 +324,32 @@ class CertificationClient:
             ValueError: If an argument is out of its range.
             ServingError: If the servers fail, or differ.
         """
-        return self._run(
-            lambda operation: operations.certify(
-                operation,
-                images,
-                n0=n0,
-                n=n,
-                alpha=alpha,
-                bound=bound,
-                beta=beta,
-                runner_up=runner_up,
-                tolerance=tolerance,
-                max_radius=max_radius,
-                seed=seed,
-                chunk=chunk,
-                progress=progress,
+        arguments: dict[str, Any] = {
+            "n0": n0,
+            "n": n,
+            "alpha": alpha,
+            "bound": bound,
+            "beta": beta,
+            "runner_up": runner_up,
+            "tolerance": tolerance,
+            "max_radius": max_radius,
+        }
+        as_exported = (
+            seed is None
+            and chunk is None
+            and all(
+                value == _AS_EXPORTED.get(name)
+                for name, value in arguments.items()
             )
         )
+
+        def attempt(call: Call, model: ServedModel) -> Certificate:
+            if as_exported and is_one_request(call, model):
+                return ask_one(call, model, signature.CERTIFY, images)
+            procedure = CertifyProcedure(model, model.certify_spec(**arguments))
+            return procedure.run(call, images, seed, chunk, progress)
+
+        return self._run(attempt)
 
     def decide(
         self,
@@ -339,20 +369,15 @@ class CertificationClient:
         exported; `chunk` and `progress` are as in `certify`, and how many
         draws there will be is not known.
         """
-        return self._run(
-            lambda operation: operations.decide(
-                operation,
-                images,
-                radius,
-                alpha=alpha,
-                n_max=n_max,
-                runner_up=runner_up,
-                seed=seed,
-                n0=n0,
-                chunk=chunk,
-                progress=progress,
+
+        def attempt(call: Call, model: ServedModel) -> Decision:
+            spec = model.decide_spec(
+                radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
             )
-        )
+            procedure = DecideProcedure(model, spec)
+            return procedure.run(call, images, seed, chunk, progress)
+
+        return self._run(attempt)
 
     def certify_each(
         self,
@@ -398,8 +423,8 @@ class CertificationClient:
             tolerance=tolerance,
             max_radius=max_radius,
         )
-        asked = CertifyStream(model, spec)
-        return self._stream(examples, asked, chunk)
+        procedure = CertifyProcedure(model, spec)
+        return procedure.each(self._call(), examples, chunk)
 
     def decide_each(
         self,
@@ -416,24 +441,8 @@ class CertificationClient:
         spec = model.decide_spec(
             radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
         )
-        asked = DecideStream(model, spec)
-        return self._stream(examples, asked, chunk)
-
-    def _stream(
-        self,
-        examples: Iterable[Example],
-        asked: CertifyStream | DecideStream,
-        chunk: int | None,
-    ) -> Iterator[tuple[Any, Any]]:
-        found = runners.iterate(
-            self._fleet,
-            lambda operation: operations.stream(
-                operation, examples, asked.model, asked.plan, chunk
-            ),
-        )
-        for jobs in found:
-            for job in jobs:
-                yield job.key, asked.answer(job)
+        procedure = DecideProcedure(model, spec)
+        return procedure.each(self._call(), examples, chunk)
 
     def close(self) -> None:
         """Ends the connections."""
@@ -442,13 +451,5 @@ class CertificationClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _run(self, make: runners.Make) -> Any:
-        return runners.run(self._fleet, make)

@@ -1,8 +1,8 @@
-"""The servers behind a client, and which version of a model they serve."""
+"""The servers of a client, and which version of a model they serve."""
 
 import threading
 from collections.abc import Iterable
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import grpc
 from tensorflow_serving.apis import model_service_pb2_grpc
@@ -12,7 +12,6 @@ from rs_keras._checks import check_count
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
 from rs_keras.serving.client import channels
-from rs_keras.serving.client.channels import Address
 from rs_keras.serving.client.channels import ClientTLS
 from rs_keras.serving.client.channels import Endpoint
 from rs_keras.serving.client.served_model import ServedModel
@@ -43,12 +42,12 @@ class Server:
         self.rate: float | None = None
         self.closed = False
         self._channel = channels.open_channel(endpoint, tls)
-        prediction = prediction_service_pb2_grpc.PredictionServiceStub(
+        self.predict = prediction_service_pb2_grpc.PredictionServiceStub(
             self._channel
-        )
-        models = model_service_pb2_grpc.ModelServiceStub(self._channel)
-        self.predict = prediction.Predict
-        self.status = models.GetModelStatus
+        ).Predict
+        self.status = model_service_pb2_grpc.ModelServiceStub(
+            self._channel
+        ).GetModelStatus
         self._channel.subscribe(self._changed)
 
     def _changed(self, state: grpc.ChannelConnectivity) -> None:
@@ -68,40 +67,49 @@ class Server:
         self._channel.close()
 
 
+@dataclass(eq=False)
 class Fleet:
-    """The servers of a client; several operations may use it at a time.
+    """The servers of a client; several calls may use it at a time.
 
-    Args:
-        addresses: Where the servers are.
-        model_name: What they are asked for.
-        version: Of the model; None for the newest that all have.
-        timeout: Seconds that one request may take.
-        retries: How often in a row a server may fail in one operation, beyond
-            the first time.
-        in_flight: Requests a server that are under way at a time.
-        tls: For encrypted connections.
-        audit: Share of the chunks that a second server repeats.
+    The arguments are those of `CertificationClient`; they are checked here.
+
+    Attributes:
+        model: The version that is asked for; None where it is not known.
+        closed: Whether the client was closed.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[Address],
-        model_name: str,
-        version: int | None,
-        timeout: float,
-        retries: int,
-        in_flight: int,
-        tls: ClientTLS | None,
-        audit: float,
-    ) -> None:
-        self.addresses = tuple(addresses)
-        self.model_name = model_name
-        self.version = version
-        self.timeout = timeout
-        self.retries = retries
-        self.in_flight = in_flight
-        self.tls = tls
-        self.audit = audit
+    addresses: str | Iterable[str]
+    model_name: str
+    version: int | None
+    timeout: float
+    retries: int
+    in_flight: int
+    tls: ClientTLS | bool | None
+    audit: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model_name, str) or not self.model_name:
+            raise ValueError(
+                "`model_name` must be the name that the servers give the "
+                f"model. Received: model_name={self.model_name!r}"
+            )
+        if not isinstance(self.tls, ClientTLS | bool | None):
+            raise ValueError(
+                "`tls` must be a ClientTLS, True (the system's certificates) "
+                f"or None. Received: tls={self.tls!r}"
+            )
+        if check_not_negative("audit", self.audit) > 1:
+            raise ValueError(
+                f"`audit` must be in [0, 1]. Received: audit={self.audit!r}"
+            )
+        if self.version is not None:
+            check_count("version", self.version)
+        check_positive("timeout", self.timeout)
+        check_count("retries", self.retries, 0)
+        check_count("in_flight", self.in_flight)
+        if isinstance(self.tls, bool):
+            self.tls = ClientTLS() if self.tls else None
+        self._addresses = channels.parse(self.addresses)
         self.model: ServedModel | None = None
         self.closed = False
         self._servers: dict[str, Server] = {}
@@ -113,15 +121,25 @@ class Fleet:
         return list(self._servers.values())
 
     @property
-    def grows(self) -> bool:
-        """Whether a name may have got other machines since it was asked."""
-        return any(address.all_of_name for address in self.addresses)
+    def may_have_grown(self) -> bool:
+        """Whether a name may have other machines than when it was resolved."""
+        return any(address.all_of_name for address in self._addresses) and any(
+            not server.ready for server in self.servers
+        )
 
-    def update(self, endpoints: Iterable[Endpoint]) -> None:
-        """Takes over the servers that the addresses lead to now."""
+    def resolve(self) -> None:
+        """Takes over the servers that the addresses lead to now.
+
+        Raises:
+            ServingError: If a name does not resolve.
+        """
+        new = {
+            endpoint.target: endpoint
+            for address in self._addresses
+            for endpoint in channels.resolve(address)
+        }
         with self._lock:
             old = self._servers
-            new = {endpoint.target: endpoint for endpoint in endpoints}
             self._servers = {
                 target: old.get(target) or Server(endpoint, self.tls)
                 for target, endpoint in new.items()
@@ -151,40 +169,3 @@ class Fleet:
         self.closed = True
         for server in self.servers:
             server.close()
-
-
-def fleet_of(
-    servers: str | Iterable[str],
-    model_name: str = "default",
-    version: int | None = None,
-    timeout: float = 60.0,
-    retries: int = 5,
-    in_flight: int = 2,
-    tls: ClientTLS | bool | None = None,
-    audit: float = 0.0,
-) -> Fleet:
-    """Returns the fleet that a client's arguments mean, checked."""
-    if not isinstance(model_name, str) or not model_name:
-        raise ValueError(
-            "`model_name` must be the name that the servers give the model. "
-            f"Received: model_name={model_name!r}"
-        )
-    if not isinstance(tls, ClientTLS | bool | None):
-        raise ValueError(
-            "`tls` must be a ClientTLS, True (the system's certificates) or "
-            f"None. Received: tls={tls!r}"
-        )
-    if check_not_negative("audit", audit) > 1:
-        raise ValueError(
-            f"`audit` must be in [0, 1]. Received: audit={audit!r}"
-        )
-    return Fleet(
-        channels.parse(servers),
-        model_name,
-        None if version is None else check_count("version", version),
-        check_positive("timeout", timeout),
-        check_count("retries", retries, 0),
-        check_count("in_flight", in_flight),
-        (ClientTLS() if tls else None) if isinstance(tls, bool) else tls,
-        float(audit),
-    )

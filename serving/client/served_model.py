@@ -50,6 +50,8 @@ class ServedModel:
     (1000, 0.0)
     >>> model.certify_spec(n=1_000).n0, model.decide_spec([0.5, 0.25]).radii
     (100, (0.25, 0.5))
+    >>> model.named({"n": 1_000})
+    {'n': 1000, 'model': 'mnist', 'version': 1}
     >>> model.images([[[[0.5]] * 28] * 28]).dtype
     dtype('float32')
     >>> model.check_range("first", first=0, n=1_000)
@@ -161,6 +163,10 @@ class ServedModel:
         The arguments and errors are those of `certify_spec`.
         """
         return self.certify_spec(**arguments).settings(self.smoothing)
+
+    def named(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns settings that say of which model and version they are."""
+        return {**settings, "model": self.name, "version": self.version}
 
     def baked(self, name: str, given: Any) -> Any:
         """Returns what is given, or the export's own number."""

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -29,7 +28,6 @@ from rs_keras.serving import CertificationClient
 from rs_keras.serving import ClientTLS
 from rs_keras.serving import ServingError
 from rs_keras.serving.client import fanout
-from rs_keras.serving.client import requests
 
 Code = grpc.StatusCode
 SEEDS = np.int64([[3, 1], [-5, 2]])
@@ -881,25 +879,6 @@ def test_every_machine_of_a_name(monkeypatch, images):
                 counts = client.sample(images, 4_000, seed=SEEDS, chunk=100)
     assert (counts == expected(0, 4_000)).all()
     assert one.samples and two.samples
-
-
-def test_a_name_that_resolves_at_once(monkeypatch, images):
-    """So fast that the answer is there before anybody waits for it."""
-
-    class Now:
-        def __init__(self, target, daemon):
-            self.start = target
-
-    resolved_as(monkeypatch, ["127.0.0.2"])
-    monkeypatch.setattr(requests, "threading", SimpleNamespace(Thread=Now))
-    with Fake(host="127.0.0.2") as one:
-        address = f"dns:///certifiers:{one.port}"
-        with CertificationClient(address, "m") as client:
-            for _ in range(3):
-                counts = client.sample(images, 500, SEEDS)
-                for server in client._fleet.servers:
-                    server.ready = False
-    assert (counts == expected(0, 500)).all()
 
 
 def test_a_name_that_is_forgotten_while_servers_answer(monkeypatch, images):

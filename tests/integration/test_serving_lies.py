@@ -634,18 +634,22 @@ def test_rounding_of_many_votes_is_no_lie():
     facts = {**METADATA, "predict_n": 10**7, "max_n": 10**7}
     model = ServedModel("mnist", 1, facts)
     counts = np.array([[5_003_000, 4_997_000, 0]])
-    exact = answers.prediction(model, counts, 10**7, METADATA["alpha"])
-    check = answers.predicted(model, np.full([1, 4, 4, 1], 0.5))
+    seed = np.zeros([1, 2], np.int64)
+    exact = answers.prediction(
+        model, 10**7, METADATA["alpha"], counts=counts, seed=seed
+    )
+    images = np.full([1, 4, 4, 1], 0.5)
     for factor, good in ((1 + 5e-9, True), (1 + 1e-5, False)):
         outputs = {
-            "label": exact["label"],
-            "p_value": exact["p_value"] * factor,
+            "label": exact.label,
+            "p_value": exact.p_value * factor,
             "counts": counts,
             "n": np.array([10**7]),
-            "seed": np.zeros([1, 2], np.int64),
+            "seed": seed,
         }
         if good:
-            assert check(outputs, "a:1")["p_value"] == exact["p_value"]
+            found = answers.predicted(model, images, "a:1", outputs)
+            assert found.p_value == exact.p_value
         else:
             with pytest.raises(ServingError, match="a:1 answers with p_value"):
-                check(outputs, "a:1")
+                answers.predicted(model, images, "a:1", outputs)

@@ -1,0 +1,317 @@
+"""Which version of a model is served, by which servers, and as what."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import grpc
+import numpy as np
+from tensorflow_serving.apis import get_model_status_pb2
+
+from rs_keras._checks import check_not_negative
+from rs_keras.export import signature
+from rs_keras.serving import wire
+from rs_keras.serving.client import channels
+from rs_keras.serving.client.fleet import Fleet
+from rs_keras.serving.client.fleet import Server
+from rs_keras.serving.client.requests import Call
+from rs_keras.serving.client.requests import Request
+from rs_keras.serving.client.requests import pause_after
+from rs_keras.serving.client.served_model import ServedModel
+from rs_keras.serving.client.served_model import read
+from rs_keras.serving.errors import Kind
+from rs_keras.serving.errors import ServingError
+from rs_keras.serving.errors import WrongAnswer
+from rs_keras.serving.event_log import event
+
+# Requests that a server answers at once, however much it has to do.
+_SHORT = 10.0
+# How long the others are waited for when one server has answered.
+_PATIENCE = 3.0
+_LONGEST_PAUSE = 2.0
+# Between two looks of `wait_ready`.
+_FIRST_WAIT = 0.05
+_LONGEST_WAIT = 1.0
+# A model that is rolled more often than this in one call is not served.
+_MOST_RESTARTS = 3
+
+_States = get_model_status_pb2.ModelVersionStatus.State
+# Why servers are left out: a `WrongAnswer` where they are broken.
+_Failed = dict[Server, str | WrongAnswer]
+_Result = TypeVar("_Result")
+
+
+class VersionGone(Exception):
+    """No server has the version any more; how one said so, if it did."""
+
+
+def with_served_model(
+    call: Call, attempt: Callable[[ServedModel], _Result]
+) -> _Result:
+    """Returns `attempt(model)`; again if that version was unloaded meanwhile.
+
+    Raises:
+        ServingError: If no server serves the model, or versions come and go.
+    """
+    replaced = ""
+    for _ in range(_MOST_RESTARTS + 1):
+        model = served_model(call)
+        try:
+            return attempt(model)
+        except VersionGone as gone:
+            replaced = str(gone) or replaced
+            forget(call, model, replaced)
+    raise ServingError(
+        f"the versions of model {model.name!r} come and go: one was unloaded "
+        f"everywhere {_MOST_RESTARTS + 1} times while this call ran, the last "
+        f"was {model.version}. Let the roll-out end first. {replaced}".rstrip()
+    )
+
+
+def forget(call: Call, model: ServedModel, replaced: str) -> None:
+    """Notes that a version is gone, from all servers."""
+    event(
+        logging.WARNING, "version_gone", model=model.name, version=model.version
+    )
+    call.cancel()
+    call.fleet.forget(model)
+    if replaced and call.fleet.version is not None:
+        raise ServingError(
+            f"version {model.version} is not what it was when this call "
+            f"began: {replaced}"
+        )
+
+
+def served_model(call: Call, attempts: int | None = None) -> ServedModel:
+    """Returns the model that is served; asks the servers if it is not known.
+
+    Args:
+        call: What sends.
+        attempts: At finding a server that answers; as often as a server is
+            retried when None.
+
+    Raises:
+        ValueError: If the client was closed.
+        ServingError: If no server answers, or they differ.
+    """
+    fleet = call.fleet
+    if fleet.closed:
+        raise ValueError("The client was closed.")
+    model = fleet.model
+    if model is None:
+        return _discover(call, attempts or fleet.retries + 1)
+    if fleet.may_have_grown:
+        try:
+            fleet.resolve()
+        except ServingError as error:
+            # A headless service without a ready pod has no name at all.
+            event(logging.WARNING, "name_unknown", why=str(error))
+    return model
+
+
+def wait_ready(call: Call, timeout: float) -> ServedModel:
+    """Asks again and again which model is served, until one is."""
+    ends = time.monotonic() + check_not_negative("timeout", timeout)
+    pause = _FIRST_WAIT
+    while True:
+        try:
+            return served_model(call, attempts=1)
+        except ServingError:
+            if time.monotonic() + pause > ends:
+                raise
+        call.next(pause)
+        pause = min(2 * pause, _LONGEST_WAIT)
+
+
+def describe(call: Call, server: Server, version: int) -> Request:
+    """Asks a server what its version of the model is."""
+    message = wire.request(
+        wire.Asked(call.fleet.model_name, version, signature.DESCRIBE),
+        {"query": np.zeros(1, np.int64)},
+    )
+    return call.send(server, server.predict, message, _short(call.fleet))
+
+
+def read_description(call: Call, request: Request, version: int) -> ServedModel:
+    """Reads what a server describes.
+
+    Raises:
+        WrongAnswer: If it describes no export of rs-keras.
+    """
+    name, label = call.fleet.model_name, request.server.label
+    asked = wire.Asked(name, version, signature.DESCRIBE)
+    outputs = wire.outputs(request.response, asked, label, rows=1)
+    return read(name, version, outputs["metadata_json"][0], label)
+
+
+def log_left_out(
+    server: Server, why: str | ServingError, **facts: object
+) -> None:
+    """Logs that a server is not asked, and whether it is broken."""
+    broken = isinstance(why, WrongAnswer)
+    event(
+        logging.ERROR if broken else logging.WARNING,
+        "server_broken" if broken else "server_left_out",
+        server=server.label,
+        **facts,
+        why=str(why),
+    )
+
+
+def _short(fleet: Fleet) -> float:
+    return min(fleet.timeout, _SHORT)
+
+
+def _discover(call: Call, attempts: int) -> ServedModel:
+    fleet = call.fleet
+    fleet.resolve()
+    failed: _Failed = {}
+    for attempt in range(attempts):
+        if attempt:
+            call.next(pause_after(attempt, _LONGEST_PAUSE))
+        failed = {}
+        available = _available(call, failed)
+        if not available:
+            continue
+        version = _newest(fleet.version, available)
+        holders = [who for who in available if version in available[who]]
+        model = _described(call, version, holders, failed)
+        if model is None:
+            continue
+        for server in fleet.servers:
+            if not server.ready:
+                why = failed.get(server, f"it serves {available.get(server)}")
+                log_left_out(server, why, version=version)
+        return model
+    raise ServingError(
+        "no server answers: "
+        + "; ".join(
+            f"{server.label}: {trouble}"
+            if (trouble := channels.trouble(server.endpoint, fleet.tls))
+            else str(why)
+            for server, why in failed.items()
+        ),
+        grpc.StatusCode.UNAVAILABLE,
+    )
+
+
+def _available(call: Call, failed: _Failed) -> dict[Server, list[int]]:
+    """Asks all servers which versions they serve; notes why not."""
+    fleet = call.fleet
+    message = get_model_status_pb2.GetModelStatusRequest()
+    message.model_spec.name = fleet.model_name
+    requests = []
+    for server in fleet.servers:
+        failed[server] = f"{server.label}: no answer within {_PATIENCE:g} s"
+        requests.append(
+            call.send(server, server.status, message, _short(fleet))
+        )
+    available = {}
+    for request in call.gather(requests, _PATIENCE):
+        server = request.server
+        if not request.ok:
+            if request.kind is Kind.FINAL:
+                raise request.refusal(f"asking for model {fleet.model_name!r}")
+            failed[server] = request.failure
+            continue
+        states = request.response.model_version_status
+        versions = [
+            one.version for one in states if one.state == _States.AVAILABLE
+        ]
+        if versions:
+            available[server] = sorted(versions)
+            del failed[server]
+            continue
+        told = ", ".join(
+            f"version {one.version} is {_States.Name(one.state)}"
+            for one in states
+        )
+        failed[server] = f"{server.label}: {told}"
+    return available
+
+
+def _newest(wanted: int | None, available: dict[Server, list[int]]) -> int:
+    """The version that is wanted, else the newest that most servers have."""
+    held = [version for versions in available.values() for version in versions]
+    if wanted is None:
+        return max(held, key=lambda version: (held.count(version), version))
+    if wanted in held:
+        return wanted
+    listed = "; ".join(
+        f"{server.label} serves {versions}"
+        for server, versions in available.items()
+    )
+    raise ServingError(
+        "`version` must be one that is served. Received: "
+        f"version={wanted}; {listed}",
+        grpc.StatusCode.NOT_FOUND,
+    )
+
+
+def _described(
+    call: Call, version: int, servers: list[Server], failed: _Failed
+) -> ServedModel | None:
+    """Asks servers what they serve; returns what most of them say.
+
+    Returns None if none answers; `failed` then says why.
+    """
+    described: dict[Server, ServedModel] = {}
+    errors: list[ServingError] = []
+    sent = [describe(call, server, version) for server in servers]
+    for request in call.gather(sent, _PATIENCE):
+        server = request.server
+        if not request.ok:
+            failed[server] = request.failure
+            if request.kind is Kind.FINAL:
+                errors.append(request.refusal("`describe`"))
+            continue
+        try:
+            described[server] = read_description(call, request, version)
+        except WrongAnswer as error:
+            failed[server] = error
+            errors.append(error)
+    if described:
+        model, agreed = _majority(described, failed)
+        call.fleet.pin(model, agreed)
+        return model
+    if errors:
+        raise errors[0]
+    return None
+
+
+def _majority(
+    described: dict[Server, ServedModel], failed: _Failed
+) -> tuple[ServedModel, list[Server]]:
+    """The model that most servers describe, and which do.
+
+    The others are put in `failed`.
+
+    Raises:
+        ServingError: If as many describe another.
+    """
+    groups: dict[int, list[Server]] = {}
+    for server, model in described.items():
+        groups.setdefault(model.identity, []).append(server)
+    most, *others = sorted(groups.values(), key=len, reverse=True)
+    first = most[0]
+    model = described[first]
+    for group in others:
+        differing = model.differences(described[group[0]])
+        if len(group) == len(most):
+            raise ServingError(
+                f"the servers serve different models as {model.name!r}, "
+                f"version {model.version}: {first.label} and {group[0].label} "
+                f"differ in {differing}. Votes of different models cannot be "
+                "added up: give each export a version number of its own, and "
+                "roll it out to all servers",
+                server=group[0].label,
+            )
+        for server in group:
+            failed[server] = WrongAnswer(
+                f"{server.label} describes another model as {model.name!r}, "
+                f"version {model.version}, than most servers: {first.label} "
+                f"and it differ in {differing}",
+                server=server.label,
+            )
+    return model, most

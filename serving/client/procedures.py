@@ -1,0 +1,263 @@
+"""The procedures of randomized smoothing over a fleet of servers.
+
+A procedure says which draws each image goes through, and what its votes are
+worth. `run` and `each` have the draws made by all servers; `ask_one` has the
+whole procedure run by one server, with the numbers of the export.
+"""
+
+from abc import ABC
+from abc import abstractmethod
+from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rs_keras import bounds
+from rs_keras._checks import check_count
+from rs_keras._checks import check_feasible
+from rs_keras._checks import check_probability
+from rs_keras.certification.certificate import Certificate
+from rs_keras.certification.certificate import Prediction
+from rs_keras.certification.sample_size import planned
+from rs_keras.certification.sequential.decision import Decision
+from rs_keras.certification.sequential.decision import decision_settings
+from rs_keras.certification.sequential.decision import decision_steps
+from rs_keras.certification.sequential.decision import decision_tables
+from rs_keras.certification.spec import CertifySpec
+from rs_keras.certification.spec import DecideSpec
+from rs_keras.export import signature
+from rs_keras.noise.draws import as_seeds
+from rs_keras.noise.keyed_seeds import Seed
+from rs_keras.serving.client import answers
+from rs_keras.serving.client.discovery import VersionGone
+from rs_keras.serving.client.discovery import forget
+from rs_keras.serving.client.discovery import served_model
+from rs_keras.serving.client.fanout import FanOut
+from rs_keras.serving.client.requests import Call
+from rs_keras.serving.client.served_model import ServedModel
+from rs_keras.serving.client.tasks import Job
+from rs_keras.serving.client.tasks import Progress
+from rs_keras.serving.client.tasks import Range
+from rs_keras.serving.client.tasks import Rounds
+from rs_keras.serving.client.tasks import Task
+from rs_keras.serving.client.tasks import Tasks
+from rs_keras.serving.errors import ServingError
+
+# A name for the result, an image, and its seed or None.
+Example = tuple[Any, Any, Any]
+
+
+class Procedure(ABC):
+    """Which draws each image goes through, and what its votes are worth.
+
+    Args:
+        model: The version that is asked.
+
+    Attributes:
+        draws: Of one image; None where they depend on its votes.
+    """
+
+    draws: int | None = None
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+
+    @abstractmethod
+    def rounds(self) -> Rounds:
+        """Yields the ranges of draws of one image, round after round."""
+
+    @abstractmethod
+    def result(self, jobs: list[Job]) -> Any:
+        """Returns what the votes of these images are worth, row by row."""
+
+    def run(
+        self,
+        call: Call,
+        images: Any,
+        seed: Seed = None,
+        chunk: int | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
+        """Puts images through it, with draws made by all servers."""
+        images = self.model.images(images)
+        # Fresh noise, drawn when the images are fixed. A call that starts over
+        # because a server was left out keeps it: else a server could cause
+        # that until it likes the noise.
+        noise = self.model.metadata["noise"]
+        seeds = as_seeds(seed, len(images), images, noise=noise)
+        jobs = [
+            Job(row, image, pair, self.rounds)
+            for row, (image, pair) in enumerate(zip(images, seeds, strict=True))
+        ]
+        total = None if self.draws is None else self.draws * len(jobs)
+        tasks = Tasks(self.model, jobs, progress=progress, total=total)
+        for _ in FanOut(call, tasks, chunk).run():
+            pass
+        return self.result(jobs)
+
+    def each(
+        self, call: Call, examples: Iterable[Example], chunk: int | None
+    ) -> Iterator[tuple[Any, Any]]:
+        """Puts images through it as they come; yields (key, result).
+
+        It is about one version: what was yielded cannot be taken back.
+        """
+        tasks = Tasks(self.model, self._jobs(examples))
+        with call:
+            try:
+                for job in FanOut(call, tasks, chunk, again=False).run():
+                    yield job.key, self.result([job])
+            except VersionGone as gone:
+                forget(call, self.model, str(gone))
+                raise ServingError(
+                    f"version {self.model.version} of model "
+                    f"{self.model.name!r} was unloaded, or its number given "
+                    "to another export, while a stream of images was being "
+                    f"certified with it; version {served_model(call).version} "
+                    "is served now. What was answered is about the former; "
+                    "start again for the latter"
+                ) from gone
+
+    def _jobs(self, examples: Iterable[Example]) -> Iterator[Job]:
+        noise = self.model.metadata["noise"]
+        for key, image, seed in examples:
+            image = np.asarray(image)
+            image = image[None] if image.ndim == 3 else image
+            image = self.model.images(image)
+            if len(image) != 1:
+                raise ValueError(
+                    "`examples` must hold one image each. "
+                    f"Received: shape={list(image.shape)}"
+                )
+            if seed is not None and not isinstance(seed, str):
+                seed = np.atleast_2d(seed)
+            (pair,) = as_seeds(seed, 1, image, noise=noise)
+            yield Job(key, image[0], pair, self.rounds)
+
+
+class SampleProcedure(Procedure):
+    """The votes of draws first .. first+n-1."""
+
+    def __init__(self, model: ServedModel, n: int, first: int = 0) -> None:
+        super().__init__(model)
+        self.draws = self.n = check_count("n", n)
+        self.first = check_count("first", first, 0)
+        model.check_range("n", self.first, self.n)
+
+    def rounds(self) -> Rounds:
+        (votes,) = yield [Range(self.first, self.n)]
+        return votes
+
+    def result(self, jobs: list[Job]) -> np.ndarray:
+        return np.stack([job.result for job in jobs])
+
+
+class PredictProcedure(SampleProcedure):
+    """A label, or abstention, from n draws; None is as exported."""
+
+    def __init__(
+        self, model: ServedModel, n: int | None, alpha: float | None
+    ) -> None:
+        self.alpha = check_probability("alpha", model.baked("alpha", alpha))
+        super().__init__(model, model.baked("predict_n", n))
+        smallest = bounds.minimum_n(self.alpha, "predict")
+        check_feasible("n", self.n, self.alpha, smallest)
+
+    def result(self, jobs: list[Job]) -> Prediction:
+        return answers.prediction(
+            self.model,
+            self.n,
+            self.alpha,
+            counts=super().result(jobs),
+            seed=_seeds(jobs),
+        )
+
+
+class CertifyProcedure(Procedure):
+    """A label and a radius, from draws that select and draws that bound."""
+
+    def __init__(self, model: ServedModel, spec: CertifySpec) -> None:
+        super().__init__(model)
+        self.spec = spec
+        if spec.tolerance is None:
+            self.draws = spec.n0 + spec.n
+
+    def rounds(self) -> Rounds:
+        n0, n = self.spec.n0, self.spec.n
+        if self.spec.tolerance is None:
+            # Neither round waits for the other.
+            selection, counts = yield [Range(0, n0), Range(n0, n)]
+            return selection, counts, n
+        (selection,) = yield [Range(0, n0)]
+        n = int(planned(selection[None], self.spec, self.model.sigma)[0])
+        (counts,) = yield [Range(n0, n)]
+        return selection, counts, n
+
+    def result(self, jobs: list[Job]) -> Certificate:
+        selection, counts, n = zip(*(job.result for job in jobs), strict=True)
+        return answers.certificate(
+            self.model,
+            self.spec,
+            selection_counts=np.stack(selection),
+            counts=np.stack(counts),
+            n=np.array(n),
+            seed=_seeds(jobs),
+        )
+
+
+class DecideProcedure(Procedure):
+    """Whether the label stays within a radius, from draws until it is known."""
+
+    def __init__(self, model: ServedModel, spec: DecideSpec) -> None:
+        super().__init__(model)
+        self.tables = decision_tables(spec, model.smoothing)
+        self.settings = decision_settings(spec, model.smoothing, self.tables)
+
+    def rounds(self) -> Rounds:
+        steps = decision_steps(1, self.tables, self.model.sigma)
+        _, first, n = next(steps)
+        while True:
+            (votes,) = yield [Range(first, n)]
+            try:
+                _, first, n = steps.send(votes[None])
+            except StopIteration as stop:
+                return stop.value
+
+    def result(self, jobs: list[Job]) -> Decision:
+        fields = {
+            name: np.concatenate([job.result[name] for job in jobs])
+            for name in jobs[0].result
+        }
+        settings = self.model.named(self.settings)
+        return Decision(**fields, seed=_seeds(jobs), settings=settings)
+
+
+def _seeds(jobs: list[Job]) -> np.ndarray:
+    return np.stack([job.seed for job in jobs])
+
+
+def is_one_request(call: Call, model: ServedModel) -> bool:
+    """Whether images alone are one request to one server.
+
+    With several servers the draws are shared out, under seeds of the client's,
+    so that no single one decides. Keyed seeds only servers can make.
+    """
+    alone = len(call.fleet.servers) == 1
+    return alone or model.metadata["seed"] == "keyed"
+
+
+def ask_one(call: Call, model: ServedModel, name: str, images: Any) -> Any:
+    """Asks one server for `certify` or `predict`, with the export's numbers."""
+    images = model.images(images)
+    if name == signature.CERTIFY:
+        n = model.metadata["n0"] + model.metadata["n"]
+        read = partial(answers.certified, model, images)
+    else:
+        n = model.metadata["predict_n"]
+        read = partial(answers.predicted, model, images)
+    task = Task(name, {"images": images}, n * len(images), read)
+    for _ in FanOut(call, Tasks(model, whole=[task])).run():
+        pass
+    return task.answer
