@@ -30,11 +30,15 @@ $(VENV)/.installed: setup.py requirements.lock
 quickstart: setup
 	$(BIN)/python examples/quickstart.py
 
+# In the order of the folders: the long files of tests/e2e first, so that the
+# short ones of tests/unit fill both workers to the end.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
 
 test-fast: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+	$(PYTEST) tests/unit
 
 lint: setup
 	$(BIN)/ruff check .

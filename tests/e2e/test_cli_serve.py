@@ -14,9 +14,9 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from kits.serving_kit import connect
-from kits.serving_kit import predict_request
-from kits.serving_kit import save
+from kits.tf_serving import connect
+from kits.tf_serving import predict_request
+from kits.tf_serving import save
 
 from rs_keras.cli import main
 
@@ -51,7 +51,7 @@ def serve(*arguments, path=""):
         process.communicate()
 
 
-def test_sigkill_restart_sigterm(export):
+def test_a_server_killed_and_restarted_serves_until_sigterm(export):
     """One life in two processes: killed while it works, then stopped."""
     with serve(export, "--port", 0) as (process, address, line):
         assert line.startswith("Serving mnist (version 1) on 127.0.0.1:")
@@ -97,7 +97,7 @@ def run(*arguments):
     return main(["serve", "--embedded", *map(str, arguments)])
 
 
-def test_port_in_use(export, capsys):
+def test_serve_names_a_port_that_is_in_use(export, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert run(export, "--port", port) == 2
@@ -132,14 +132,14 @@ BAD_CALLS = {
 @pytest.mark.parametrize(
     "arguments, message", BAD_CALLS.values(), ids=BAD_CALLS.keys()
 )
-def test_bad_calls_exit_with_2(capsys, arguments, message):
+def test_bad_serve_calls_exit_with_2(capsys, arguments, message):
     assert run(*arguments) == 2
     err = capsys.readouterr().err.splitlines()
     (line,) = [text for text in err if text.startswith("rs-keras serve: ")]
     assert message in line
 
 
-def test_bad_files_exit_with_2(export, tmp_path, capsys):
+def test_bad_files_to_serve_exit_with_2(export, tmp_path, capsys):
     """A config with a mistake, half an export, a key of another's."""
     config = tmp_path / "models.pbtxt"
     config.write_text("model_config_list { confg {} }")

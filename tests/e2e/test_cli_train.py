@@ -100,7 +100,7 @@ def weights_of(folder):
         return {n: archive[n] for n in names if n != "state"}
 
 
-def test_killed_in_the_middle_of_an_epoch(data, tmp_path):
+def test_a_training_killed_in_the_middle_of_an_epoch_resumes(data, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     process = start(smoothmix(data, killed))
     epoch, step = wait_for(process, killed, 1, 5)
@@ -122,7 +122,7 @@ def test_killed_in_the_middle_of_an_epoch(data, tmp_path):
     assert trained_sigma(whole) == 0.25
 
 
-def test_ctrl_c(data, tmp_path):
+def test_ctrl_c_stops_a_training_with_a_snapshot(data, tmp_path):
     folder = tmp_path / "run"
     process = start(smoothmix(data, folder))
     wait_for(process, folder, 0, 2)
@@ -177,7 +177,7 @@ def test_a_finished_run_stays_as_it_is(trained, capsys):
     assert (folder / "model.keras").read_bytes() == old
 
 
-def test_a_run_is_not_written_over(trained, capsys):
+def test_training_does_not_write_over_a_run(trained, capsys):
     folder, command = trained
     assert main(command) == 2
     assert (
@@ -186,7 +186,7 @@ def test_a_run_is_not_written_over(trained, capsys):
     )
 
 
-def test_other_settings_are_named(trained, capsys):
+def test_resuming_a_run_with_other_settings_names_them(trained, capsys):
     _, command = trained
     assert main([*command, "--resume", "--seed=1", "--set", "momentum=0"]) == 2
     errors = capsys.readouterr().err
@@ -360,7 +360,7 @@ def test_no_teacher_is_trained_for_nothing(
         "data",
     ],
 )
-def test_what_is_refused(command, message, tmp_path, capsys):
+def test_bad_train_calls_are_refused(command, message, tmp_path, capsys):
     out = tmp_path / "run"
     assert main([*command, f"--out={out}"]) == 2
     errors = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import socket
 import tempfile
@@ -10,20 +11,21 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from kits.demo_kit import SHAPE
-from kits.demo_kit import SIGMA
-from kits.demo_kit import Asker
-from kits.demo_kit import an_image
-from kits.demo_kit import demo_server
-from kits.demo_kit import from_text
-from kits.demo_kit import linear_model
-from kits.demo_kit import reason
-from kits.demo_kit import to_text
+from kits.demo import SHAPE
+from kits.demo import SIGMA
+from kits.demo import Asker
+from kits.demo import an_image
+from kits.demo import demo_server
+from kits.demo import from_text
+from kits.demo import linear_model
+from kits.demo import reason
+from kits.demo import to_text
 from scipy import stats
 
 from rs_keras import Certifier
 from rs_keras.cli import demo as command
 from rs_keras.cli import main
+from rs_keras.serving import demo
 from rs_keras.serving.demo import web
 from rs_keras.serving.demo.api import examples_for
 from rs_keras.serving.demo.perturbations import PerturbationSearch
@@ -72,7 +74,7 @@ def test_only_loopback_listens(served):
         ("/about.json", "application/json"),
     ],
 )
-def test_files(asker, path, kind):
+def test_the_demos_files_are_served_with_their_types(asker, path, kind):
     with asker.get(path) as response:
         body = response.read().decode()
         assert response.status == 200
@@ -363,7 +365,7 @@ def test_certificate_is_true(asker, certifier):
     assert 0 < last["radius"] < gaps.min()
 
 
-def test_noise_is_fresh(asker):
+def test_the_demo_draws_fresh_noise_for_each_question(asker):
     seeds = {
         tuple(asker.lines("/certify", pixels=GOOD, n=100)[-1]["seed"])
         for _ in range(3)
@@ -387,7 +389,7 @@ def test_the_noisy_copy_shown_is_one_that_voted(asker, certifier):
 # -- surroundings -------------------------------------------------------------
 
 
-def test_surroundings(asker):
+def test_the_demo_shows_the_surroundings_of_an_image(asker):
     image, radius = an_image(), 0.6
     begin, *points, end = asker.lines(
         "/explore", pixels=to_text(image), label=3, radius=radius
@@ -475,20 +477,10 @@ CLOTHES = "T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag"
         ((32, 32, 3), None, 0),
     ],
 )
-def test_examples(shape, names, count):
+def test_the_demo_offers_examples_of_the_models_kind(shape, names, count):
     found = examples_for(shape, names)
     assert len(found) == count
     assert all(image.shape == shape for _, image in found)
-
-
-def test_names_of_classes(tmp_path):
-    bundled = command._class_names("pretrained:mnist-gaussian-1.00")
-    assert "".join(bundled) == "0123456789"
-    (tmp_path / "recipe.json").write_text('{"dataset": "fashion_mini"}')
-    assert command._class_names(str(tmp_path))[1] == "Trouser"
-    (tmp_path / "recipe.json").write_text('{"dataset": "npz:/no/such"}')
-    assert command._class_names(str(tmp_path)) is None
-    assert command._class_names("model.keras") is None
 
 
 @pytest.fixture(scope="module")
@@ -506,7 +498,33 @@ def handlers():
     signal.signal(signal.SIGTERM, kept)
 
 
-def test_port_in_use(saved, handlers, capsys):
+def test_classes_have_the_names_of_the_data_set_of_the_training(
+    saved, handlers, tmp_path, monkeypatch
+):
+    shown = []
+
+    def not_served(certifier, names, *_):
+        shown.append(names)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "DemoServer", not_served)
+
+    def names_of(model):
+        call = ["demo", "--model", str(model), "--sigma", "1", "--no-browser"]
+        assert main(call) == 0
+        return shown.pop()
+
+    assert "".join(names_of("pretrained:mnist-gaussian-1.00")) == "0123456789"
+    assert names_of(saved) is None
+    shutil.copy(saved, tmp_path / "model.keras")
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text('{"dataset": "fashion_mini"}')
+    assert names_of(tmp_path)[1] == "Trouser"
+    recipe.write_text('{"dataset": "npz:/no/such"}')
+    assert names_of(tmp_path) is None
+
+
+def test_the_demo_names_a_port_that_is_in_use(saved, handlers, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         call = ["demo", "--model", saved, "--sigma", "0.5", "--no-browser"]
@@ -526,7 +544,7 @@ def test_port_in_use(saved, handlers, capsys):
         (["--sigma", "0"], "`sigma` must be a finite number > 0"),
     ],
 )
-def test_bad_calls(saved, handlers, capsys, flags, message):
+def test_bad_demo_calls_are_one_line(saved, handlers, capsys, flags, message):
     assert main(["demo", "--model", saved, "--no-browser", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

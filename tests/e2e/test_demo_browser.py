@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 import pytest
-from kits.demo_kit import SHAPE
-from kits.demo_kit import SIGMA
-from kits.demo_kit import demo_server
-from kits.demo_kit import from_text
+from kits.demo import SHAPE
+from kits.demo import SIGMA
+from kits.demo import demo_server
+from kits.demo import from_text
 from PIL import Image
 from scipy import stats
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from kits import notebook_kit as kit
+from kits import notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
@@ -42,20 +42,22 @@ def close(one, other):
 
 
 @each
-def test_prints_what_is_committed(path):
+def test_a_notebook_prints_what_is_committed(path):
     committed = nbformat.read(path, as_version=4)
-    now, said = kit.run(path)
+    now, said = notebooks.run(path)
     assert "Warning" not in said, said[-3000:]
-    cells = zip(kit.code_cells(committed), kit.code_cells(now), strict=True)
+    cells = zip(
+        notebooks.code_cells(committed), notebooks.code_cells(now), strict=True
+    )
     for one, other in cells:
         assert one.source == other.source
-        found = differences(kit.printed(one), kit.printed(other))
+        found = differences(notebooks.printed(one), notebooks.printed(other))
         assert not found, (one.source, found)
-        assert len(kit.pictures(one)) == len(kit.pictures(other))
+        assert len(notebooks.pictures(one)) == len(notebooks.pictures(other))
 
 
 @each
-def test_is_fit_to_be_committed(path):
+def test_a_notebook_is_fit_to_be_committed(path):
     assert path.stat().st_size < 300_000
     text = path.read_text()
     places = [ROOT, Path.home(), sys.prefix, tempfile.gettempdir()]
@@ -63,21 +65,23 @@ def test_is_fit_to_be_committed(path):
         assert word not in text
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
-    cells = kit.code_cells(notebook)
+    cells = notebooks.code_cells(notebook)
     assert [cell.execution_count for cell in cells] == list(
         range(1, len(cells) + 1)
     )
 
 
 @each
-def test_shows_pictures_and_results(path):
-    cells = kit.code_cells(nbformat.read(path, as_version=4))
-    pictures = [picture for cell in cells for picture in kit.pictures(cell)]
+def test_a_notebook_shows_pictures_and_results(path):
+    cells = notebooks.code_cells(nbformat.read(path, as_version=4))
+    pictures = [
+        picture for cell in cells for picture in notebooks.pictures(cell)
+    ]
     assert pictures
     for picture in pictures:
         data = base64.b64decode(picture)
         assert data.startswith(b"\x89PNG") and len(data) > 5_000
-    assert sum(bool(kit.printed(cell)) for cell in cells) >= 5
+    assert sum(bool(notebooks.printed(cell)) for cell in cells) >= 5
 
 
 @pytest.mark.parametrize(
@@ -95,5 +99,7 @@ def test_shows_pictures_and_results(path):
         ("right 82.0", "right 70.0", False),
     ],
 )
-def test_differences(committed, now, same):
+def test_outputs_of_notebooks_differ_by_more_than_rounding(
+    committed, now, same
+):
     assert (not differences(committed, now)) == same

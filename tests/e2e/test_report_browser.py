@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from kits.report_kit import NASTY
-from kits.report_kit import log_of
-from kits.report_kit import pictures_of
+from kits.report import NASTY
+from kits.report import log_of
+from kits.report import pictures_of
 
 from rs_keras.report import write_report
 
@@ -115,7 +115,7 @@ def test_gallery_is_sorted_by_radius(page):
         ("abstained", [8]),
     ],
 )
-def test_filter_of_verdicts(page, verdict, expected):
+def test_a_report_filters_by_verdict(page, verdict, expected):
     page.check(f'input[value="{verdict}"]')
     assert shown(page) == expected
     assert page.text_content("#found") == f"{len(expected)} of 4 examples"
@@ -159,7 +159,7 @@ def test_cards_show_their_pictures(page):
     )
 
 
-def test_labels_stay_text(page):
+def test_labels_of_a_report_stay_text(page):
     assert page.evaluate("window.hit") is None
     assert page.locator(".card script").count() == 0
 
@@ -208,7 +208,7 @@ def test_dark_narrow_and_print(opened):
     assert not page.is_visible("#filters")
 
 
-def test_ten_thousand_examples(opened):
+def test_a_report_shows_ten_thousand_examples(opened):
     rng = np.random.default_rng(0)
     idx = np.arange(10_000)
     radius = np.round(rng.uniform(0, 1.2, idx.size), 6)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from kits import scale_job
+from kits import distributed
 
 from rs_keras import CertificationLog
 from rs_keras.classifiers import load_classifier
@@ -71,23 +71,32 @@ def test_certify_under_strategies(run, tmp_path, monkeypatch, capsys):
         assert other.settings == one.settings
 
 
+def run_elsewhere(calls, log):
+    """Runs commands one after the other, all in one process of their own."""
+    code = (
+        f"from rs_keras.cli import main; codes = [main(c) for c in {calls}]; "
+        "assert set(codes) == {0}, codes"
+    )
+    process = distributed.start(["-c", code], log, distributed.environment())
+    assert distributed.wait([process]) == [0], log.read_text()[-3000:]
+
+
 def test_replicas_that_share_the_cores(tmp_path):
-    """One command, by itself and on two replicas, in a process each."""
+    """One command here, and on two replicas in a process of their own."""
     kinds = {"one": [], "two": ["--strategy", "mirrored", "--replicas", "2"]}
     train = [*TRAIN, "--method", "catrs", "--limit", "60"]
     train += ["--teacher", "train", "--teacher-n", "50"]
-
-    def run(name, *words):
-        log = tmp_path / f"{name}.log"
-        words = ["-m", "rs_keras.cli", *words, *kinds[name]]
-        process = scale_job.start(words, log, scale_job.environment())
-        assert scale_job.wait([process]) == [0], log.read_text()[-3000:]
-
-    for name in kinds:
-        run(name, *train, "--out", tmp_path / name)
-        # The same network for both.
-        certify = [*CERTIFY, "--model", tmp_path / "one", "--seed", "5"]
-        run(name, *certify, "--out", tmp_path / f"{name}.tsv")
+    # The same network for both.
+    certify = [*CERTIFY, "--model", f"{tmp_path}/one", "--seed", "5"]
+    calls = {
+        name: [
+            [*train, *kind, "--out", f"{tmp_path}/{name}"],
+            [*certify, *kind, "--out", f"{tmp_path}/{name}.tsv"],
+        ]
+        for name, kind in kinds.items()
+    }
+    assert [main(call) for call in calls["one"]] == [0, 0]
+    run_elsewhere(calls["two"], tmp_path / "log")
     one, two = (load_classifier(tmp_path / name).weights for name in kinds)
     for weight, other in zip(one, two, strict=True):
         np.testing.assert_allclose(other, weight, rtol=1e-3, atol=1e-5)
@@ -108,13 +117,7 @@ def test_two_trainings_in_one_process(tmp_path):
         [*TRAIN, *spread, *shape[0], "--out", f"{tmp_path}/one"],
         [*TRAIN, *spread, *shape[1], *model, "--out", f"{tmp_path}/two"],
     ]
-    code = (
-        f"from rs_keras.cli import main; codes = [main(c) for c in {calls}]; "
-        "assert codes == [0, 0], codes"
-    )
-    log = tmp_path / "log"
-    process = scale_job.start(["-c", code], log, scale_job.environment())
-    assert scale_job.wait([process]) == [0], log.read_text()[-3000:]
+    run_elsewhere(calls, tmp_path / "log")
 
 
 @pytest.mark.parametrize(
@@ -129,12 +132,14 @@ def test_two_trainings_in_one_process(tmp_path):
     ],
     ids=["seed", "sigma_mode", "replicas"],
 )
-def test_certify_refuses(run, capsys, arguments, message):
+def test_certify_refuses_bad_strategies(run, capsys, arguments, message):
     assert main([*CERTIFY, "--model", str(run), *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_tf_config_that_names_no_worker(monkeypatch, tmp_path, capsys):
+def test_commands_refuse_a_tf_config_that_names_no_worker(
+    monkeypatch, tmp_path, capsys
+):
     worker(monkeypatch, 3)
     command = [*TRAIN, "--strategy", "multi_worker", "--out", str(tmp_path)]
     assert main(command) == 2

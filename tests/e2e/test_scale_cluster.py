@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from kits import distributed
 from kits import golden_cases as golden
-from kits import scale_job
 
 from rs_keras import distribution
 from rs_keras import trainers
@@ -33,7 +33,7 @@ def config(cluster_=None, task="worker", index=0):
     ],
     ids=["workers", "behind_a_chief", "chief", "alone"],
 )
-def test_member(monkeypatch, text, wanted):
+def test_tf_config_tells_a_worker_its_rank(monkeypatch, text, wanted):
     monkeypatch.setenv("TF_CONFIG", text)
     member = distribution.member_from_environment()
     assert member == wanted
@@ -79,13 +79,13 @@ def test_tf_config_that_names_no_worker(monkeypatch, text, message):
     ],
     ids=["name", "timeout", "replicas", "replicas_one", "replicas_workers"],
 )
-def test_bad_arguments(arguments, message):
+def test_bad_strategies_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         distribution.strategy_of(*arguments)
 
 
 def test_the_chief_does_not_wait_for_ever(monkeypatch):
-    ports = scale_job.free_ports(2)
+    ports = distributed.free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
     monkeypatch.setenv("TF_CONFIG", config({"worker": addresses}))
     begun = time.monotonic()

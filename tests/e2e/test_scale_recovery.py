@@ -7,13 +7,13 @@ import time
 
 import numpy as np
 import pytest
-from kits import scale_job
+from kits import distributed
 
-EPOCHS, STEPS = 3, 40
+EPOCHS, STEPS = 3, 20
 COMMAND = [
     *("-m", "rs_keras.cli", "train", "fashion_mini", "--method", "gaussian"),
     *("--sigma", "0.5", "--epochs", EPOCHS, "--set", "batch_size=50"),
-    *("--limit", "2000"),
+    *("--limit", "1000"),
     *("--snapshot-seconds", "0", "--resume", "--strategy", "multi_worker"),
     *("--worker-timeout", "200", "--out"),
 ]
@@ -24,17 +24,17 @@ class Run:
 
     def __init__(self, folder, name):
         self.folder, self.name = folder / name, name
-        self.ports = scale_job.free_ports(2)
+        self.ports = distributed.free_ports(2)
         self.logs = [folder / f"{name}{i}.log" for i in range(2)]
         self.workers = [self.start(i) for i in range(2)]
 
     def start(self, index):
         # Only the chief's folder is the run's.
         out = self.folder if index == 0 else self.folder / "unused"
-        return scale_job.start(
+        return distributed.start(
             [*COMMAND, out],
             self.logs[index],
-            scale_job.environment(self.ports, index),
+            distributed.environment(self.ports, index),
         )
 
     def restart(self, index):
@@ -80,17 +80,17 @@ def runs(tmp_path_factory):
         hurt.reach(2, 3)
         hurt.workers[1].send_signal(signal.SIGTERM)
         # Less than a worker waits for one that stopped alone.
-        hurt.codes = scale_job.wait(hurt.workers, 150)
+        hurt.codes = distributed.wait(hurt.workers, 150)
         hurt.stopped_at = hurt.state()
         hurt.workers = [hurt.start(i) for i in range(2)]
         for run in made:
-            run.ends = scale_job.wait(run.workers)
+            run.ends = distributed.wait(run.workers)
         yield alone, hurt
     finally:
-        scale_job.wait([w for run in made for w in run.workers], 0.1)
+        distributed.wait([w for run in made for w in run.workers], 0.1)
 
 
-def test_all_workers_end_well(runs):
+def test_workers_that_were_killed_end_well(runs):
     for run in runs:
         assert run.ends == [0, 0], run.said()
 
@@ -109,7 +109,7 @@ def test_a_signal_to_one_stops_all_with_a_snapshot(runs):
     assert epoch == 2 and 3 <= step < STEPS
 
 
-def test_it_ends_as_if_nothing_had_been(runs):
+def test_a_recovered_training_ends_as_if_nothing_had_been(runs):
     archives = [np.load(run.folder / "snapshot.npz") for run in runs]
     with archives[0] as alone, archives[1] as hurt:
         names = [name for name in alone.files if name.startswith("model/")]

@@ -5,9 +5,9 @@ import os
 
 import numpy as np
 import pytest
-from kits import scale_job
+from kits import distributed
 
-METHODS = list(scale_job.methods())
+METHODS = list(distributed.methods())
 PLACES = {
     **{f"{name}-two": f"{name}-none" for name in METHODS},
     **{f"{name}-worker0": f"{name}-none" for name in METHODS},
@@ -22,20 +22,20 @@ VOTES = ("one_device", "two", "four", "worker0", "worker1")
 def found(tmp_path_factory):
     """The folder of what one process, and two workers, have found."""
     folder = tmp_path_factory.mktemp("scale")
-    ports = scale_job.free_ports(2)
+    ports = distributed.free_ports(2)
     jobs = {"replicas": [None], "four": [None], "workers": [0, 1]}
     processes = {}
     for job, indices in jobs.items():
         for index in indices:
             log = folder / f"{job}{index or 0}.log"
-            processes[log] = scale_job.start(
-                ["tests/kits/scale_job.py", job, folder],
+            processes[log] = distributed.start(
+                ["tests/kits/distributed.py", job, folder],
                 log,
-                scale_job.environment(
+                distributed.environment(
                     None if index is None else ports, index or 0
                 ),
             )
-    codes = scale_job.wait(processes.values())
+    codes = distributed.wait(processes.values())
     for log, code in zip(processes, codes, strict=True):
         assert code == 0, log.read_text()[-3000:]
     return folder

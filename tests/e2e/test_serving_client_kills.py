@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from kits.linear import Linear
-from kits.serving_processes import ServerProcess
+from kits.server_processes import ServerProcess
 
 from rs_keras import CertificationLog
 from rs_keras import Certifier
@@ -171,7 +171,9 @@ def test_a_data_set_is_logged_alike(client, certifiers, images, tmp_path):
     assert own.certified.tolist() == (decided.radius > 0).tolist()
 
 
-def test_from_the_command_line(fleet, certifiers, images, tmp_path, capsys):
+def test_the_certify_command_asks_several_servers(
+    fleet, certifiers, images, tmp_path, capsys
+):
     servers = ",".join(process.address for process, _ in fleet)
     archive = tmp_path / "images.npz"
     np.savez(archive, images=images)
@@ -194,7 +196,9 @@ def test_from_the_command_line(fleet, certifiers, images, tmp_path, capsys):
     assert "the export fixes it" in capsys.readouterr().err
 
 
-def test_killed_and_stopped(fleet, client, certifiers, images):
+def test_certification_survives_servers_killed_and_stopped(
+    fleet, client, certifiers, images
+):
     (killed, _), (stopped, _), _ = fleet
 
     def action():
@@ -209,7 +213,9 @@ def test_killed_and_stopped(fleet, client, certifiers, images):
     assert_exact(found, certifiers, images)
 
 
-def test_one_rolled(fleet, client, export, certifiers, images):
+def test_certification_survives_one_rolled_server(
+    fleet, client, export, certifiers, images
+):
     _, _, (rolled, folder) = fleet
 
     def action():
@@ -224,7 +230,9 @@ def test_one_rolled(fleet, client, export, certifiers, images):
     assert_exact(found, certifiers, images)
 
 
-def test_all_rolled(fleet, client, export, certifiers, images):
+def test_certification_survives_all_servers_rolled(
+    fleet, client, export, certifiers, images
+):
     _, (rolled, folder), _ = fleet
     # Of the two that live, this one has the version that the other lost.
     with CertificationClient(rolled.address, "m", timeout=5) as client:

@@ -20,11 +20,13 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 from kits.authority import Authority
-from kits.serving_kit import Wire
-from kits.serving_kit import connect
-from kits.serving_kit import fails
-from kits.serving_kit import predict_request
-from kits.serving_kit import save
+from kits.tf_serving import Wire
+from kits.tf_serving import connect
+from kits.tf_serving import fails
+from kits.tf_serving import model
+from kits.tf_serving import predict_request
+from kits.tf_serving import reload_request
+from kits.tf_serving import save
 from tensorflow_serving.apis import predict_pb2
 
 from rs_keras.serving import TLS
@@ -284,14 +286,13 @@ def test_stop_after_the_grace_ends_what_runs(export):
 
 def test_reload_leaves_no_memory(export):
     process = psutil.Process()
-    with start(export, poll_seconds=0) as server:
-        manager = server._manager
-        config = server._config.model_config_list
+    with start(export, poll_seconds=0) as server, connect(server) as wire:
 
         def reload(times):
             for _ in range(times):
-                manager.apply(type(config)())
-                manager.apply(config)
+                for models in ([], [model("m", export)]):
+                    request = reload_request(*models)
+                    wire.call("HandleReloadConfigRequest", request)
 
         reload(10)
         gc.collect()
@@ -352,7 +353,7 @@ def connect_secure(server, root, pair=(None, None)):
     return grpc.secure_channel(address, credentials)
 
 
-def test_tls(export, authority, stranger):
+def test_the_server_answers_over_tls(export, authority, stranger):
     tls = TLS(*authority.issue("server"))
     with start(export, tls=tls) as server:
         with connect_secure(server, authority.path) as channel:
@@ -364,7 +365,7 @@ def test_tls(export, authority, stranger):
             wire.line(timeout=5)
 
 
-def test_mutual_tls(export, authority, stranger):
+def test_the_server_wants_the_clients_certificate(export, authority, stranger):
     tls = TLS(*authority.issue("server"), authority.path, client_verify=True)
     client = authority.issue("client")
     foreign = stranger.issue("client")
@@ -388,7 +389,7 @@ def test_socket_beside_tls_is_in_the_clear(export, authority, tmp_path):
             assert wire.line() == 3.0
 
 
-def test_all_interfaces(export):
+def test_the_server_listens_on_all_interfaces(export):
     with start(export, host="0.0.0.0", metrics_port=0) as server:
         assert server.address.startswith("127.0.0.1:")
         assert server.metrics_address.startswith("127.0.0.1:")
@@ -396,7 +397,7 @@ def test_all_interfaces(export):
             assert wire.line() == 3.0
 
 
-def test_ipv6(export):
+def test_the_server_listens_on_ipv6(export):
     if not socket.has_ipv6 or not _has_address("::1"):
         pytest.skip("this machine has no ::1")
     with start(export, host="::1", metrics_port=0) as server:
@@ -500,7 +501,7 @@ BAD_ARGUMENTS = {
 @pytest.mark.parametrize(
     "arguments, message", BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS.keys()
 )
-def test_bad_arguments(arguments, message):
+def test_bad_server_arguments_are_refused(arguments, message):
     arguments = {"export_dir": "/models/m", **arguments}
     with pytest.raises(ValueError) as caught:
         EmbeddedServer(**arguments)

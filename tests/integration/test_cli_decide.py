@@ -145,7 +145,7 @@ def test_a_radius_finer_than_a_log_is_read_as_logged(
 
 
 @pytest.mark.parametrize("bright, code", [(255, 0), (129, 1)])
-def test_one_image(saved, tmp_path, capsys, bright, code):
+def test_decide_answers_for_one_image(saved, tmp_path, capsys, bright, code):
     pixels = np.zeros([4, 4], np.uint8)
     pixels[0, 0] = bright
     path = tmp_path / "image.png"

@@ -71,7 +71,7 @@ def test_a_package_that_is_missing_is_named(name):
     assert found.stdout.endswith("cannot work: see MISSING above.\n")
 
 
-def test_a_whole_installation(tmp_path):
+def test_the_doctor_finds_nothing_missing_in_a_whole_installation(tmp_path):
     (tmp_path / "mnist" / "3.0.1").mkdir(parents=True)
     (tmp_path / "mnist" / "3.0.1" / "dataset_info.json").touch()
     found = python(BLOCKED, "nothing", "doctor", TFDS_DATA_DIR=str(tmp_path))

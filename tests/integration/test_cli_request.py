@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from kits.serving_fakes import Fake
-from kits.serving_fakes import votes
+from kits.fake_servers import Fake
+from kits.fake_servers import votes
 from PIL import Image
 
 from rs_keras.cli import main
@@ -53,7 +53,7 @@ def test_answers_that_another_server_repeats(fake, picture, capsys):
     assert "`audit` must be in [0, 1]" in capsys.readouterr().err
 
 
-def test_what_is_served(fake, capsys):
+def test_request_shows_what_is_served(fake, capsys):
     assert request(fake) == 0
     said = capsys.readouterr().out
     assert said.startswith("m, version 1: images [4, 4, 1], 3 classes, ")
@@ -61,7 +61,7 @@ def test_what_is_served(fake, capsys):
     assert json.loads(capsys.readouterr().out)["sigma"] == 0.5
 
 
-def test_answers_for_programs(fake, tmp_path, capsys):
+def test_request_prints_json_for_programs(fake, tmp_path, capsys):
     archive = tmp_path / "images.npz"
     np.savez(archive, images=np.zeros([2, 4, 4, 1], np.float32))
     arguments = ["--npz", str(archive), "--json", "--n", "500", "--n0", "20"]
@@ -72,7 +72,7 @@ def test_answers_for_programs(fake, tmp_path, capsys):
         assert found["settings"]["n"] == 500
 
 
-def test_labels_alone(fake, picture, capsys):
+def test_request_predicts_labels_alone(fake, picture, capsys):
     assert request(fake, "--image", picture, "--predict") == 0
     said = capsys.readouterr().out
     assert re.fullmatch(
@@ -80,7 +80,7 @@ def test_labels_alone(fake, picture, capsys):
     )
 
 
-def test_one_radius(fake, picture, capsys):
+def test_request_decides_one_radius(fake, picture, capsys):
     asked = ["--image", picture, "--seed", "1", "--radius"]
     assert request(fake, *asked, "0.2") == 0
     assert "class 0; no change" in capsys.readouterr().out
@@ -105,7 +105,9 @@ BAD = {
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD.keys())
-def test_bad_calls(fake, tmp_path, capsys, arguments, words):
+def test_bad_request_calls_are_one_line(
+    fake, tmp_path, capsys, arguments, words
+):
     archive = tmp_path / "images.npz"
     np.savez(archive, images=np.zeros([2, 4, 4, 1], np.float32))
     cut = tmp_path / "cut.npz"

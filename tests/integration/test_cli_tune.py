@@ -24,7 +24,7 @@ TINY = (
 ).split()
 
 
-def test_search_then_train(tmp_path, capsys):
+def test_the_best_recipe_of_a_search_is_trained(tmp_path, capsys):
     folder = tmp_path / "sweep"
     assert rs_keras.cli.main([*TINY, "--out", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_search_then_train(tmp_path, capsys):
     ],
     ids=["tuner", "objective", "set", "method", "validation", "number"],
 )
-def test_bad_calls(tmp_path, capsys, flags, message):
+def test_bad_tune_calls_are_refused(tmp_path, capsys, flags, message):
     folder = tmp_path / "sweep"
     assert rs_keras.cli.main([*TINY, "--out", str(folder), *flags]) == 2
     assert message in capsys.readouterr().err
@@ -67,7 +67,7 @@ def test_only_failures_are_an_answer(tmp_path, capsys):
     assert "no trial was completed" in capsys.readouterr().err
 
 
-def test_chief_and_worker(tmp_path):
+def test_chief_and_worker_share_a_search(tmp_path):
     """Two processes, as Keras Tuner sets them up: one chooses, one trains."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

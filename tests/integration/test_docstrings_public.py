@@ -1,8 +1,8 @@
 """Every public name shows how it is used, in an example that is run.
 
-Public is what a package lists in `__all__`, and what the modules below define
-(or list, where they have an `__all__`). All else serves the package itself and
-may change. That the examples hold is seen to by the tests beside this one.
+Public is what `__all__` lists in a package or module, and what the pages of
+the API show of modules without one. All else serves the package itself and may
+change. The tests beside this one run the examples.
 """
 
 import ast
@@ -11,41 +11,7 @@ import importlib
 import inspect
 import re
 
-from kits import docstrings_kit as kit
-
-PACKAGES = """
-rs_keras rs_keras.adversaries rs_keras.bounds rs_keras.certification
-rs_keras.certification.sequential rs_keras.classifiers
-rs_keras.datasets rs_keras.export rs_keras.logs rs_keras.models
-rs_keras.noise rs_keras.per_input_sigma rs_keras.report
-rs_keras.serving rs_keras.serving.client rs_keras.serving.demo
-rs_keras.serving.server rs_keras.trainers rs_keras.trainers.recipes
-rs_keras.trainers.runs rs_keras.trainers.tuning
-""".split()
-
-MODULES = """
-rs_keras.certification.sample_size
-rs_keras.certification.sequential.boundaries
-rs_keras.certification.smoothing rs_keras.classifiers.checkpoints
-rs_keras.classifiers.ensembles rs_keras.datasets.augmentation
-rs_keras.distribution rs_keras.export.metadata
-rs_keras.export.signature rs_keras.logs.comparison
-rs_keras.logs.corruptions rs_keras.logs.evaluation
-rs_keras.logs.metrics rs_keras.losses rs_keras.noise.draws
-rs_keras.noise.keyed_seeds rs_keras.per_input_sigma.ball_memory
-rs_keras.per_input_sigma.certifier
-rs_keras.per_input_sigma.composition
-rs_keras.per_input_sigma.optimization rs_keras.report.figures
-rs_keras.report.plots
-rs_keras.report.tables rs_keras.serving.client.served_model
-rs_keras.teacher rs_keras.trainers._distributed.batch_norm
-rs_keras.trainers._step.noisy_model
-rs_keras.trainers.callbacks rs_keras.trainers.recipes.recipe
-rs_keras.trainers.recipes.registry rs_keras.trainers.runs.snapshots
-rs_keras.trainers.runs.training rs_keras.trainers.tuning.hypermodel
-rs_keras.trainers.tuning.ranges rs_keras.trainers.tuning.search_spaces
-rs_keras.trainers.tuning.sweeps
-""".split()
+from kits import docstrings
 
 SECTIONS = (
     "Formula Args Attributes Returns Yields Raises Example References".split()
@@ -53,34 +19,56 @@ SECTIONS = (
 
 TREES = {
     module: tree
-    for room in kit.ROOMS
-    for module, tree in kit.modules(room).items()
+    for room in docstrings.ROOMS
+    for module, tree in docstrings.modules(room).items()
 }
 TEXTS = {
     name: text
     for module, tree in TREES.items()
-    for name, text in kit.documented(module, tree)
+    for name, text in docstrings.documented(module, tree)
 }
 
 
-def exported(module):
+def is_private(name):
+    return any(part.startswith("_") for part in name.split("."))
+
+
+def on_pages():
+    """{module: its names that the pages of the API show}, "" for all."""
+    tree = ast.parse((docstrings.ROOT / "docs" / "site" / "api.py").read_text())
+    (groups,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "GROUPS"
+    )
+    return {m: names for group in groups.values() for m, names in group.items()}
+
+
+def exported(module, shown=""):
     """The names that a module gives, as its source says."""
     listed = getattr(importlib.import_module(module), "__all__", None)
     if listed is not None:
         return list(listed)
     defined = [n.name for n in TREES[module].body if hasattr(n, "name")]
-    return [name for name in defined if not name.startswith("_")]
+    return shown.split() or [n for n in defined if not n.startswith("_")]
 
 
 def public():
     """{public name: (the module it is listed in, the object)}."""
+    listing = [
+        module
+        for module in TREES
+        if not is_private(module)
+        and hasattr(importlib.import_module(module), "__all__")
+    ]
+    modules = dict.fromkeys(listing, "") | on_pages()
     return {
         f"{module}.{name}": (
             module,
             getattr(importlib.import_module(module), name),
         )
-        for module in PACKAGES + MODULES
-        for name in exported(module)
+        for module, shown in modules.items()
+        for name in exported(module, shown)
     }
 
 
@@ -156,29 +144,24 @@ def test_every_public_name_has_an_example_that_shows_a_result():
     assert sorted(set(missing)) == []
 
 
-def test_what_the_pages_import_is_public():
+def test_what_pages_and_examples_import_is_public():
     pattern = re.compile(r"^from (rs_keras[\w.]*) import ([\w, ]+)", re.M)
-    known = {*public(), *PACKAGES, *MODULES}
+    known = {*public(), *(module for module, _ in public().values())}
+    # A module may give what its package lists.
+    known |= {
+        f"{value.__module__}.{value.__qualname__}"
+        for _, value in public().values()
+        if hasattr(value, "__qualname__") and not is_private(value.__module__)
+    }
     # It keeps TensorFlow's notes out of what an example prints.
     known.add("rs_keras._compat.import_tensorflow")
-    pages = [kit.ROOT / "README.md", *(kit.ROOT / "docs").glob("*.md")]
-    for page in [*pages, *(kit.ROOT / "examples").glob("*.py")]:
+    root = docstrings.ROOT
+    pages = [root / "README.md", *(root / "docs").glob("*.md")]
+    for page in [*pages, *(root / "examples").glob("*.py")]:
         for module, names in pattern.findall(page.read_text()):
             for name in names.split(", "):
                 assert f"{module}.{name}" in known, page.name
 
 
-def test_what_the_api_pages_list_is_public():
-    tree = ast.parse((kit.ROOT / "docs" / "site" / "api.py").read_text())
-    groups = next(
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "GROUPS"
-    )
-    listed = {
-        f"{module}.{name}"
-        for modules in groups.values()
-        for module, names in modules.items()
-        for name in names.split() or exported(module)
-    }
-    assert listed <= {*public()}
+def test_nothing_private_has_a_page_of_the_api():
+    assert not [name for name in public() if is_private(name)]

@@ -1,10 +1,10 @@
 """The examples in the docstrings of export/ and serving/ are run."""
 
 import pytest
-from kits import docstrings_kit as kit
+from kits import docstrings
 from kits.authority import Authority
 
-EXAMPLES = kit.examples("export") | kit.examples("serving")
+EXAMPLES = docstrings.examples("export") | docstrings.examples("serving")
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,6 @@ def folder(authority, tmp_path):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_holds(name, folder, monkeypatch):
+def test_the_example_of_a_serving_docstring_holds(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    kit.run(name, EXAMPLES[name])
+    docstrings.run(name, EXAMPLES[name])

@@ -1,9 +1,9 @@
 """The examples in the docstrings of trainers/ are run, word for word."""
 
 import pytest
-from kits import docstrings_kit as kit
+from kits import docstrings
 
-EXAMPLES = kit.examples("trainers")
+EXAMPLES = docstrings.examples("trainers")
 
 # Keras Tuner 1.4.8 asks for a thread's name in the old way.
 pytestmark = [
@@ -13,6 +13,6 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_holds(name, tmp_path, monkeypatch):
+def test_the_example_of_a_trainers_docstring_holds(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    kit.run(name, EXAMPLES[name])
+    docstrings.run(name, EXAMPLES[name])

@@ -150,7 +150,7 @@ def export(certifier, base, **changed):
     )
 
 
-def test_versions_count_on(certifier, tmp_path):
+def test_numbers_of_exported_versions_count_on(certifier, tmp_path):
     (tmp_path / "00007").mkdir()
     (tmp_path / "notes").mkdir()
     assert export(certifier, tmp_path) == tmp_path / "8"
@@ -309,7 +309,9 @@ def with_a_table(images):
     ],
     ids=str,
 )
-def test_wrong_arguments(changed, message, certifier, tmp_path):
+def test_bad_export_arguments_are_refused(
+    changed, message, certifier, tmp_path
+):
     arguments = {"image_shape": SHAPE, **SMALL, **changed}
     with pytest.raises(ValueError, match=message):
         export_certifier(certifier, tmp_path / "base", **arguments)
@@ -337,7 +339,7 @@ def test_models_that_cannot_be_served(model, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_certifier(tmp_path):
+def test_what_is_no_certifier_is_not_exported(tmp_path):
     with pytest.raises(ValueError, match=r"`certifier` must be.*function"):
         export_certifier(linear, tmp_path)
 
@@ -356,7 +358,9 @@ def test_a_file_in_the_way(below, certifier, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_no_permission(certifier, tmp_path, monkeypatch):
+def test_a_folder_without_permission_gets_no_export(
+    certifier, tmp_path, monkeypatch
+):
     # The superuser, as whom tests may run, is denied nothing.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="`directory` must be writable"):

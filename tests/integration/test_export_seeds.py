@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from kits import mersenne
 from kits import session_capi
-from kits.serving_kit import connect
-from kits.serving_kit import metadata_request
 from kits.siphash import keys_of
+from kits.tf_serving import connect
+from kits.tf_serving import metadata_request
 
 from rs_keras import Certifier
 from rs_keras.cli import main

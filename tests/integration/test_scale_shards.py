@@ -148,7 +148,9 @@ def test_radii_of_merged_decisions_are_those_asked_for(linear, data, tmp_path):
     ],
     ids=["stopped", "too_few", "too_many"],
 )
-def test_gaps(folder, tmp_path, lines, examples, message):
+def test_shards_with_gaps_are_not_merged(
+    folder, tmp_path, lines, examples, message
+):
     for i in range(3):
         shutil.copy(folder / f"{i}.tsv", tmp_path)
         shutil.copy(folder / f"{i}.tsv.json", tmp_path)
@@ -160,7 +162,7 @@ def test_gaps(folder, tmp_path, lines, examples, message):
     assert not (tmp_path / "all.tsv").exists()
 
 
-def test_overlaps(folder):
+def test_shards_that_overlap_are_not_merged(folder):
     shards = read(folder, 0, 1, 2)
     double = CertificationLog(
         **{
@@ -187,7 +189,7 @@ def test_overlaps(folder):
     ],
     ids=["high", "low", "none", "seed"],
 )
-def test_bad_shards(linear, data, tmp_path, arguments, message):
+def test_bad_shards_are_refused(linear, data, tmp_path, arguments, message):
     certifier = Certifier(linear, sigma=0.5)
     with pytest.raises(ValueError, match=message):
         certify_dataset(

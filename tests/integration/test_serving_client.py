@@ -1,6 +1,6 @@
 """The client against servers that count without TensorFlow, and that fail.
 
-What a fake server votes is a formula in `serving_fakes`; bounds are SciPy's.
+What a fake server votes is a formula in `fake_servers`; bounds are SciPy's.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 from kits.authority import Authority
-from kits.serving_fakes import ANEW
-from kits.serving_fakes import CLASSES
-from kits.serving_fakes import METADATA
-from kits.serving_fakes import Fake
-from kits.serving_fakes import certificate
-from kits.serving_fakes import votes
+from kits.fake_servers import ANEW
+from kits.fake_servers import CLASSES
+from kits.fake_servers import METADATA
+from kits.fake_servers import Fake
+from kits.fake_servers import certificate
+from kits.fake_servers import votes
 
 from rs_keras.serving import TLS
 from rs_keras.serving import AsyncCertificationClient

@@ -1,6 +1,6 @@
 """Servers that lie, alone and beside honest ones.
 
-What honest servers vote is a formula in `serving_fakes`; bounds are SciPy's.
+What honest servers vote is a formula in `fake_servers`; bounds are SciPy's.
 """
 
 import logging
@@ -10,10 +10,10 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from kits.serving_fakes import METADATA
-from kits.serving_fakes import Fake
-from kits.serving_fakes import certificate
-from kits.serving_fakes import votes
+from kits.fake_servers import METADATA
+from kits.fake_servers import Fake
+from kits.fake_servers import certificate
+from kits.fake_servers import votes
 
 from rs_keras.serving import CertificationClient
 from rs_keras.serving import ServingError

@@ -12,17 +12,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from kits.serving_kit import connect
-from kits.serving_kit import copy_version
-from kits.serving_kit import fails
-from kits.serving_kit import metadata_request
-from kits.serving_kit import model
-from kits.serving_kit import predict_request
-from kits.serving_kit import reload_request
-from kits.serving_kit import save
-from kits.serving_kit import status_request
-from kits.serving_kit import warmup_record
-from kits.serving_kit import write_warmup
+from kits.tf_serving import connect
+from kits.tf_serving import copy_version
+from kits.tf_serving import fails
+from kits.tf_serving import metadata_request
+from kits.tf_serving import model
+from kits.tf_serving import predict_request
+from kits.tf_serving import reload_request
+from kits.tf_serving import save
+from kits.tf_serving import status_request
+from kits.tf_serving import warmup_record
+from kits.tf_serving import write_warmup
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import prediction_log_pb2
@@ -167,7 +167,7 @@ def test_all_versions_gone(base_path):
             wire.predict(x=X)
 
 
-def test_no_polling(base_path, plus_three):
+def test_without_polling_no_new_version_is_found(base_path, plus_three):
     with serve(base_path, poll_seconds=0) as server, connect(server) as wire:
         copy_version(plus_three, base_path, 2)
         time.sleep(0.3)
@@ -242,7 +242,7 @@ def relabel(wire, base_path, versions=(1, 2), **labels):
     )
 
 
-def test_labels(two_versions):
+def test_labels_are_moved_between_versions(two_versions):
     labels = {"stable": 1, "canary": 2}
     with (
         serve(two_versions, versions="all", labels=labels) as server,
@@ -484,13 +484,13 @@ START = "Failed to start server. Error: UNKNOWN: 1 servable(s) did not become "
 FAILED = START + "available: {{name: m version: 1} due to error: "
 
 
-def test_no_folder(tmp_path):
+def test_a_base_path_without_a_folder_fails(tmp_path):
     message = failure(tmp_path / "absent")
     assert message.startswith(START)
     assert f"Could not find base path {tmp_path}/absent" in message
 
 
-def test_no_version(tmp_path):
+def test_a_base_path_without_versions_fails(tmp_path):
     (tmp_path / "latest").mkdir()
     assert (
         f"No versions of servable m found under base path {tmp_path}. Did you "
@@ -535,7 +535,7 @@ def rewrite(base_path, change):
     path.write_bytes(saved.SerializeToString())
 
 
-def test_other_tags(base_path):
+def test_a_saved_model_with_other_tags_fails(base_path):
     rewrite(base_path, lambda graph: graph.meta_info_def.tags.append("gpu"))
     assert failure(base_path).startswith(
         f"{FAILED}NOT_FOUND: Could not find meta graph def matching supplied "
@@ -543,7 +543,7 @@ def test_other_tags(base_path):
     )
 
 
-def test_newer_format(base_path):
+def test_a_saved_model_of_a_newer_format_fails(base_path):
     def change(graph):
         graph.graph_def.versions.producer = 10**6
         graph.graph_def.versions.min_consumer = 10**6
@@ -565,7 +565,7 @@ def test_operation_that_does_not_exist(base_path):
 # -- warm-up -----------------------------------------------------------------
 
 
-def test_warmup(base_path):
+def test_warmup_requests_run_when_a_version_loads(base_path):
     request = predict_request(model="ignored", signature="line", x=X)
     write_warmup(base_path / "1", *[warmup_record(request)] * 3)
     with serve(base_path, metrics_port=0) as server:

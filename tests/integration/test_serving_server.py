@@ -15,17 +15,17 @@ import pytest
 import tensorflow as tf
 from grpc_health.v1 import health_pb2
 from grpc_health.v1 import health_pb2_grpc
-from kits.serving_kit import Wire
-from kits.serving_kit import connect
-from kits.serving_kit import copy_version
-from kits.serving_kit import fails
-from kits.serving_kit import metadata_request
-from kits.serving_kit import model
-from kits.serving_kit import predict_request
-from kits.serving_kit import reload_request
-from kits.serving_kit import save
-from kits.serving_kit import set_spec
-from kits.serving_kit import status_request
+from kits.tf_serving import Wire
+from kits.tf_serving import connect
+from kits.tf_serving import copy_version
+from kits.tf_serving import fails
+from kits.tf_serving import metadata_request
+from kits.tf_serving import model
+from kits.tf_serving import predict_request
+from kits.tf_serving import reload_request
+from kits.tf_serving import save
+from kits.tf_serving import set_spec
+from kits.tf_serving import status_request
 from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
@@ -366,7 +366,9 @@ BAD_REQUESTS = {
     BAD_REQUESTS.values(),
     ids=BAD_REQUESTS.keys(),
 )
-def test_bad_request(wire, method, request_, code, message):
+def test_bad_requests_get_tf_servings_status(
+    wire, method, request_, code, message
+):
     with fails(code, message):
         wire.call(method, request_)
 
@@ -473,7 +475,7 @@ def test_inputs_in_either_encoding(wire, proto):
     assert wire.predict(x=proto).outputs["y"].float_val == [4.0, 4.0]
 
 
-def test_no_rows(wire):
+def test_a_request_of_no_rows_gets_no_rows(wire):
     response = wire.predict(x=np.zeros([0], np.float32))
     assert not response.outputs["y"].float_val
     assert [d.size for d in response.outputs["y"].tensor_shape.dim] == [0]
@@ -485,7 +487,7 @@ def test_messages_above_4_mb_both_ways(wire):
     np.testing.assert_array_equal(np.float32(y), x / 2 + 2)
 
 
-def test_metadata(wire):
+def test_the_server_describes_its_signatures(wire):
     response = wire.call("GetModelMetadata", metadata_request("signature_def"))
     assert response.model_spec.name == "m"
     assert response.model_spec.version.value == 3
@@ -505,7 +507,7 @@ def test_metadata(wire):
     assert pair.inputs["a"].dtype == 1
 
 
-def test_status(wire):
+def test_the_server_tells_the_state_of_its_versions(wire):
     assert wire.states() == [(3, "AVAILABLE"), (1, "AVAILABLE")]
     one = wire.call("GetModelStatus", status_request(version=1))
     assert [entry.version for entry in one.model_version_status] == [1]
@@ -517,7 +519,7 @@ def test_status(wire):
 
 
 @pytest.mark.parametrize("service", ["", "ModelService", "PredictionService"])
-def test_health(wire, service):
+def test_the_server_answers_health_checks(wire, service):
     stub = health_pb2_grpc.HealthStub(wire.channel)
     request = health_pb2.HealthCheckRequest(service=service)
     response = stub.Check(request, timeout=10)
@@ -617,7 +619,7 @@ def _count(server, status):
     return int(found.group(1)) if found else 0
 
 
-def test_metrics(server, wire):
+def test_the_server_counts_and_times_requests(server, wire):
     before = _count(server, "OK")
     wire.predict(x=X)
     assert _count(server, "OK") == before + 1
@@ -653,7 +655,7 @@ def test_prometheus_reads_the_metrics(server):
     assert families[":tensorflow:serving:request_latency"].type == "histogram"
 
 
-def test_metrics_elsewhere(server):
+def test_no_other_path_has_metrics(server):
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"http://{server.metrics_address}/", timeout=10)
 

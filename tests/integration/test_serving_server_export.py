@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from kits.serving_kit import connect
+from kits.tf_serving import connect
 
 from rs_keras import Certifier
 from rs_keras.export import export_certifier
@@ -37,6 +37,7 @@ def wire(certifier, tmp_path_factory):
         predict_n=50,
         decide_n=2_000,
         image_shape=(4, 4, 3),
+        warmup=False,
     )
     with (
         EmbeddedServer(folder, model_name="m", port=0) as server,

@@ -132,7 +132,7 @@ def test_the_table_is_made_from_the_files(tiny, tmp_path):
     ],
     ids=["sigma", "method", "ablation", "both", "where", "epochs"],
 )
-def test_wrong_calls(words, message, capsys):
+def test_bad_reproduce_calls_are_refused(words, message, capsys):
     assert main(["reproduce", "mnist", *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -115,7 +115,7 @@ def whole(tmp_path_factory):
     [Stop(steps=2), Stop(steps=9), Stop(steps=12), Stop(epochs=2)],
     ids=["first-epoch", "mid-epoch", "last-step", "epoch-end"],
 )
-def test_resumed_is_whole(stop, whole, tmp_path):
+def test_a_resumed_run_is_the_whole_one(stop, whole, tmp_path):
     assert run(tmp_path, trainer_of(), stop) is None
     assert_same(run(tmp_path, trainer_of()), whole)
 
@@ -140,7 +140,7 @@ def test_a_stop_between_snapshots_repeats_the_steps(whole, tmp_path):
     ],
     ids=["warm-up", "loss-scale", "steps-per-execution"],
 )
-def test_whatever_is_trained(kind, policy, compiled, tmp_path):
+def test_any_trainer_resumes_from_a_snapshot(kind, policy, compiled, tmp_path):
     folders = tmp_path / "a", tmp_path / "b"
     for folder in folders:
         folder.mkdir()
@@ -342,7 +342,7 @@ def snapshot(tmp_path_factory):
     return path, settings
 
 
-def test_other_settings_are_named(snapshot):
+def test_a_snapshot_of_other_settings_names_them(snapshot):
     path, settings = snapshot
     settings = {**settings, "sigma": 0.25, "trainer": {"eta": 5.0}}
     with pytest.raises(
@@ -354,13 +354,13 @@ def test_other_settings_are_named(snapshot):
         )
 
 
-def test_a_run_is_not_written_over(snapshot):
+def test_a_snapshot_is_not_written_over(snapshot):
     path, settings = snapshot
     with pytest.raises(FileExistsError, match="holds a run already"):
         snapshots.fit(trainer_of(), passes, 2, path, resume=False, verbose=0)
 
 
-def test_another_network(snapshot):
+def test_a_snapshot_of_another_network_is_refused(snapshot):
     path, settings = snapshot
     model = keras.Sequential(
         [keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3)]
@@ -389,7 +389,7 @@ def test_other_callbacks_leave_their_files_alone(snapshot, tmp_path):
 
 
 @pytest.mark.parametrize("text", [b"", b"no archive", b"PK\x03\x04 cut"])
-def test_another_kind_of_file(text, tmp_path):
+def test_a_file_that_is_no_snapshot_is_refused(text, tmp_path):
     path = tmp_path / "s.npz"
     path.write_bytes(text)
     with pytest.raises(ValueError, match="is no snapshot"):
@@ -404,7 +404,7 @@ def test_another_kind_of_file(text, tmp_path):
     ],
     ids=["epochs", "every_seconds"],
 )
-def test_bad_arguments(options, message, tmp_path):
+def test_bad_arguments_of_snapshots_are_refused(options, message, tmp_path):
     options = {"epochs": 1, **options}
     with pytest.raises(ValueError, match=message):
         snapshots.fit(
@@ -412,7 +412,7 @@ def test_bad_arguments(options, message, tmp_path):
         )
 
 
-def test_no_data(tmp_path):
+def test_a_run_without_data_is_refused(tmp_path):
     def none(epoch, first_step):
         return passes(epoch, first_step).take(0)
 

@@ -146,7 +146,7 @@ def test_ranges_are_kept():
         "cap",
     ],
 )
-def test_bad_arguments(make, message):
+def test_bad_arguments_of_a_hyper_model_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -215,7 +215,7 @@ def test_trials_are_certified(searched):
         assert 0.001 <= one.values["learning_rate"] <= 0.1
 
 
-def test_search_is_resumed(searched):
+def test_a_finished_search_is_not_run_again(searched):
     tuner, folder = searched
     again = tuning.tuner(hyper_model(), "random", 3, directory=folder, seed=1)
     assert sweeps.results(again) == sweeps.results(tuner)
@@ -223,7 +223,7 @@ def test_search_is_resumed(searched):
     assert len(again.oracle.trials) == 3
 
 
-def test_other_settings_are_refused(searched):
+def test_a_search_under_other_settings_is_refused(searched):
     _, folder = searched
     with pytest.raises(ValueError, match="n: 50 there, 60 now"):
         tuning.tuner(hyper_model(n=60), "random", 3, directory=folder, seed=1)
@@ -310,7 +310,7 @@ def test_capped_average_radius():
     ],
     ids=["none", "too-many", "all", "places"],
 )
-def test_bad_held_out(call, message):
+def test_bad_numbers_of_held_out_examples_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -331,7 +331,7 @@ def test_a_trial_that_diverges_has_failed_and_the_search_goes_on(tmp_path):
     assert tuning.best_recipe(tuner).optimizer["learning_rate"] == 0.01
 
 
-def test_only_failures(tmp_path):
+def test_a_search_of_failures_alone_has_no_best_recipe(tmp_path):
     tuner = tuning.tuner(
         hyper_model(
             space={"learning_rate": Choice((1e30,))},
@@ -427,7 +427,7 @@ def test_hyperband_goes_on_with_the_better_ones(tmp_path):
     ],
     ids=["kind", "trials", "objective"],
 )
-def test_bad_tuners(tmp_path, arguments, message):
+def test_bad_tuners_are_refused(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         tuning.tuner(hyper_model(), *arguments, directory=tmp_path)
 

@@ -52,29 +52,6 @@ def test_log_errors_only_puts_the_level_back():
     assert logger.level == level
 
 
-def test_set_worker_timeout():
-    """In a process of its own: TensorFlow makes the setting once."""
-    code = """
-from rs_keras import _compat
-_compat.import_tensorflow()
-from tensorflow.python.eager import context
-_compat.set_worker_timeout({"chief": ["a:1"], "worker": ["b:1", "c:1"]}, 2.5)
-config = context.context().coordination_service
-print(config.cluster_register_timeout_in_ms, config.service_leader)
-print([(job.name, job.num_tasks) for job in config.coordinated_job_list])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
-    expected = (
-        "2500 /job:chief/replica:0/task:0\n[('chief', 1), ('worker', 2)]\n"
-    )
-    assert done.stdout == expected, (
-        "TensorFlow's context has another way to set how long workers wait "
-        f"for each other: {done.stderr[-1000:]}"
-    )
-
-
 def tuned_queues():
     """Whether TensorFlow would tune the queue of each of a strategy's devices.
 

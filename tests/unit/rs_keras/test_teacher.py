@@ -26,7 +26,7 @@ def labels_of(model, data, **options):
     return rs_keras.smoothed_labels(model, data, **options)
 
 
-def test_closed_form(linear, data):
+def test_soft_labels_by_a_closed_form(linear, data):
     images, examples = data
     labels = labels_of(linear, examples)
     # The score is Normal(w.x + b, (sigma |w|)**2), so P[class 1] is known.
@@ -127,7 +127,9 @@ def test_a_stopped_call_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["file", "part"])
-def test_other_settings_are_refused(whole, linear, data, tmp_path):
+def test_soft_labels_of_other_settings_are_refused(
+    whole, linear, data, tmp_path
+):
     path = tmp_path / "soft.npz"
     examples = Counting(data[1], breaks=None if whole else 40)
     try:
@@ -154,7 +156,9 @@ def test_a_shuffled_data_set_is_refused(linear):
     ],
     ids=["n", "sigma", "limit", "path"],
 )
-def test_bad_arguments(options, message, linear, data):
+def test_bad_arguments_of_soft_labels_are_refused(
+    options, message, linear, data
+):
     with pytest.raises(ValueError, match=message):
         labels_of(linear, data[1], **options)
 
@@ -226,7 +230,7 @@ def _broken(path):
     [lambda path: path.write_bytes(b"nothing"), _array, _cut, _broken],
     ids=["text", "array", "cut", "broken"],
 )
-def test_reading_no_archive(write, tmp_path):
+def test_a_file_that_is_no_archive_holds_no_soft_labels(write, tmp_path):
     path = tmp_path / "soft.npz"
     write(path)
     with pytest.raises(ValueError, match="holds no soft labels"):

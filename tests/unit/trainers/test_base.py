@@ -1,9 +1,6 @@
 """The step, the checks before it, and the watch over it."""
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -38,7 +35,7 @@ def fit(trainer, *data, **kwargs):
     return trainer.fit(*data, **options).history
 
 
-def test_metrics_by_hand():
+def test_a_trainers_metrics_by_hand():
     trainer = trainer_of(weighted_metrics=["accuracy"])
     trainer.build_variables()
     draw = trainer.draw(IMAGES, [0, 0])
@@ -118,7 +115,7 @@ def test_warm_up_follows_the_epoch(kind):
     assert seen == [0.5, 0.75, 1.0, 1.0, 1.0]
 
 
-def test_resumed_is_as_never_stopped(tmp_path):
+def test_a_resumed_fit_is_as_never_stopped(tmp_path):
     whole = trainer_of(make=SmoothMix)
     fit(whole, IMAGES, LABELS, epochs=2)
     half = trainer_of(make=SmoothMix)
@@ -301,7 +298,7 @@ def test_one_logit_tells_nothing_apart(make):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_bad_arguments(arguments, message):
+def test_bad_arguments_of_trainers_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Gaussian(**{"model": golden.tiny(), "sigma": 0.5, **arguments})
 
@@ -312,53 +309,6 @@ def test_images_of_unknown_size_are_refused():
     draw = tf.function(lambda images: trainer.draw(images, [0, 0]))
     with pytest.raises(ValueError, match="`images` must have a known height"):
         draw.get_concrete_function(spec)
-
-
-SCRIPT = """
-import numpy as np, tensorflow as tf
-cpu = tf.config.list_physical_devices("CPU")[0]
-two = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(cpu, two)
-import keras
-from rs_keras.trainers import SGD, Gaussian, SmoothMix
-rng = np.random.default_rng(0)
-# The last batch has one image: the second replica gets none.
-x, y = rng.random((9, 6, 6, 1), dtype="float32"), rng.integers(0, 3, 9)
-def run(strategy, make, statistics):
-    with strategy.scope():
-        keras.utils.set_random_seed(0)
-        l2 = keras.regularizers.L2(0.01)
-        model = keras.Sequential([
-            keras.Input((6, 6, 1)),
-            keras.layers.Conv2D(4, 3, kernel_regularizer=l2),
-            *[keras.layers.BatchNormalization()] * statistics,
-            keras.layers.Flatten(), keras.layers.Dense(3)])
-        trainer = make(model, 0.25, num_noise=2)
-        trainer.compile(optimizer=SGD(0.1), metrics=["accuracy"])
-    history = trainer.fit(x, y, batch_size=4, shuffle=False, verbose=0,
-                          validation_data=(x, y)).history
-    return history, [w.numpy() for w in trainer.weights]
-mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-one = run(tf.distribute.get_strategy(), SmoothMix, 0)
-two = run(mirrored, SmoothMix, 0)
-for name, values in one[0].items():
-    np.testing.assert_allclose(values, two[0][name], rtol=1e-4)
-for a, b in zip(one[1], two[1], strict=True):
-    np.testing.assert_allclose(a, b, atol=1e-5)
-_, weights = run(mirrored, Gaussian, 1)
-assert all(np.isfinite(w).all() for w in weights)
-"""
-
-
-def test_two_replicas_train_as_one():
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_two_trainers_of_one_seed_share_their_noise():

@@ -44,7 +44,7 @@ def fit(trainer, callbacks, epochs=1):
 RADIUS = SIGMA * stats.norm.ppf(ALPHA ** (1 / N))
 
 
-def test_closed_form():
+def test_certify_callback_by_a_closed_form():
     callback = CertifyCallback(DATA, n=N, alpha=ALPHA, radii=(0.5, 0.9, 1.05))
     logs = fit(trainer_of(), [callback])
     # Three of the five labels are 0; RADIUS is 0.9115.
@@ -94,14 +94,14 @@ def test_it_may_stand_behind_those_that_read_its_logs(tmp_path):
     assert [float(row["val_acr"]) for row in rows] == logs["val_acr"]
 
 
-def test_tensorboard(tmp_path):
+def test_tensorboard_reads_what_certify_callback_logs(tmp_path):
     pytest.importorskip("tensorboard")
     board = keras.callbacks.TensorBoard(tmp_path)
     fit(trainer_of(), [board, CertifyCallback(DATA, n=N)])
     assert list((tmp_path / "validation").iterdir())
 
 
-def test_training_is_not_touched():
+def test_certify_callback_does_not_touch_the_training():
     plain, watched = trainer_of(0.1), trainer_of(0.1)
     for trainer, callbacks in (
         (plain, []),
@@ -166,7 +166,7 @@ def test_every_third_epoch_and_the_last(monkeypatch):
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_bad_arguments(arguments, message):
+def test_bad_arguments_of_certify_callback_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         CertifyCallback(**{"dataset": DATA, **arguments})
 

@@ -24,7 +24,7 @@ def trainer_of(case, dtype="float64", **changes):
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("catrs"))
-def test_golden(name, dtype):
+def test_catrs_golden_steps(name, dtype):
     case = golden.load("catrs", name)
     loss, found, gradients = golden.tolerances(dtype)
     # Keras records the biased variance: tests/golden/README.md.
@@ -159,7 +159,7 @@ def test_from_an_epoch_on_the_radius_is_doubled():
         trainer_of(case, doubled_from=-1)
 
 
-def test_a_word_is_no_flag():
+def test_confidence_mask_must_be_a_flag():
     with pytest.raises(ValueError, match="`confidence_mask` must be True or"):
         CATRS(golden.tiny(), 0.5, confidence_mask="no")
 
@@ -177,7 +177,7 @@ def test_a_word_is_no_flag():
     ],
     ids=["missing", "sum", "negative", "rows", "column", "columns"],
 )
-def test_bad_soft_labels(soft, message):
+def test_catrs_refuses_bad_soft_labels(soft, message):
     trainer = CATRS(golden.tiny(), 0.5, confidence_mask=True)
     targets = {"label": np.zeros(4, int)}
     if soft is not None:

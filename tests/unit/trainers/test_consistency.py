@@ -28,7 +28,7 @@ def compare_parts(case, parts, loss):
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("consistency"))
-def test_golden(name, dtype):
+def test_consistency_golden_steps(name, dtype):
     case = golden.load("consistency", name)
     loss, _, gradients = golden.tolerances(dtype)
     trainer = trainer_of(case, dtype)
@@ -38,7 +38,7 @@ def test_golden(name, dtype):
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("consistency_smoothadv"))
-def test_golden_with_an_adversary(name, dtype):
+def test_consistency_golden_steps_with_an_adversary(name, dtype):
     case = golden.load("consistency_smoothadv", name)
     loss, found, gradients = golden.tolerances(dtype)
     hparams = case["hparams"]

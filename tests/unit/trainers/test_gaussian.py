@@ -8,7 +8,7 @@ from rs_keras.trainers import Gaussian
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("gaussian"))
-def test_golden(name, dtype):
+def test_gaussian_golden_steps(name, dtype):
     case = golden.load("gaussian", name)
     loss, _, gradients = golden.tolerances(dtype)
     trainer = Gaussian(

@@ -21,7 +21,7 @@ def trainer_of(case, dtype="float64", **kwargs):
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("macer"))
-def test_golden(name, dtype):
+def test_macer_golden_steps(name, dtype):
     case = golden.load("macer", name)
     loss, _, gradients = golden.tolerances(dtype)
     trainer = trainer_of(case, dtype)

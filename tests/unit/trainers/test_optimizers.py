@@ -24,7 +24,7 @@ def by_hand(momentum, nesterov, decay):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("decay", [None, 0.1])
-def test_follows_pytorch(momentum, nesterov, decay):
+def test_sgd_follows_pytorch(momentum, nesterov, decay):
     optimizer = SGD(0.1, momentum, nesterov, weight_decay=decay)
     w = keras.Variable(START, dtype="float64")
     for rate, gradient in zip(RATES, GRADIENTS, strict=True):
@@ -55,7 +55,7 @@ def test_a_schedule_and_an_excluded_variable():
     np.testing.assert_allclose(bias.numpy(), wanted[1], rtol=1e-6)
 
 
-def test_config_round_trip():
+def test_sgd_is_rebuilt_from_its_config():
     optimizer = SGD(0.2, momentum=0.8, nesterov=True, weight_decay=5e-4)
     config = keras.saving.serialize_keras_object(optimizer)
     again = keras.saving.deserialize_keras_object(config)

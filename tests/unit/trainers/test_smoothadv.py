@@ -27,12 +27,12 @@ def check(case, dtype, adversary, levels_off=0):
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("smoothadv_pgd"))
-def test_golden_pgd(name, dtype):
+def test_smoothadv_golden_steps_with_pgd(name, dtype):
     check(golden.load("smoothadv_pgd", name), dtype, "pgd")
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("smoothadv_ddn"))
-def test_golden_ddn(name, dtype):
+def test_smoothadv_golden_steps_with_ddn(name, dtype):
     case = golden.load("smoothadv_ddn", name)
     hparams = case["hparams"]
     adversary = "ddn"

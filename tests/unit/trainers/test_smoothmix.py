@@ -26,7 +26,7 @@ def trainer_of(case, dtype="float64"):
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("smoothmix"))
-def test_golden(name, dtype):
+def test_smoothmix_golden_steps(name, dtype):
     case = golden.load("smoothmix", name)
     loss, found, gradients = golden.tolerances(dtype)
     hparams = case["hparams"]
@@ -56,6 +56,6 @@ def test_mix_is_half_a_uniform_addressed_by_position():
     assert abs(whole.mean() - 0.25) < 0.02
 
 
-def test_a_word_is_no_flag():
+def test_one_step_adversary_must_be_a_flag():
     with pytest.raises(ValueError, match="`one_step_adversary` must be True"):
         SmoothMix(golden.tiny(), 0.5, one_step_adversary="no")

@@ -7,7 +7,7 @@ from rs_keras.trainers import Stability
 
 
 @pytest.mark.parametrize("name, dtype", golden.cases("stability"))
-def test_golden(name, dtype):
+def test_stability_golden_steps(name, dtype):
     case = golden.load("stability", name)
     loss, _, gradients = golden.tolerances(dtype)
     hparams = case["hparams"]

@@ -156,7 +156,7 @@ def test_project_by_hand():
     ],
     ids=lambda adversary: type(adversary).__name__,
 )
-def test_config_round_trip(adversary):
+def test_an_adversary_is_rebuilt_from_its_config(adversary):
     config = keras.saving.serialize_keras_object(adversary)
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is type(adversary)
@@ -176,6 +176,6 @@ def test_config_round_trip(adversary):
         (lambda: adversaries.NoiseAscent(1, np.nan), "`epsilon` must be"),
     ],
 )
-def test_bad_arguments(make, message):
+def test_bad_arguments_of_adversaries_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -59,7 +59,7 @@ def test_batch_size_changes_no_count(model, images, batch_size):
     np.testing.assert_array_equal(other.sample(images, n=200), expected)
 
 
-def test_chunks_add_up(model, images):
+def test_counts_of_adjoining_ranges_add_up(model, images):
     certifier = Certifier(model, sigma=0.5, batch_size=16)
     cuts = [0, 37, 250, 999, 1000]
     parts = [
@@ -111,7 +111,7 @@ def test_replicas_share_the_draws(model, images):
     )
 
 
-def test_no_retracing(images):
+def test_certify_does_not_retrace_the_model(images):
     traces = []
 
     def function(x):
@@ -369,7 +369,7 @@ BAD_IMAGES = {
 
 
 @pytest.mark.parametrize("name", BAD_IMAGES)
-def test_bad_images(model, name):
+def test_a_certifier_refuses_bad_images(model, name):
     images, message = BAD_IMAGES[name]
     with pytest.raises(ValueError, match=f"(?s)`images` must .*{message}"):
         Certifier(model).certify(images)
@@ -441,7 +441,7 @@ def test_images_of_another_shape(model, shape):
     ],
     ids=str,
 )
-def test_bad_certifier(model, arguments):
+def test_bad_arguments_of_a_certifier_are_refused(model, arguments):
     (name,) = arguments
     with pytest.raises(ValueError, match=f"(?s)`{name}` must .*{name}="):
         Certifier(model, **arguments)
@@ -465,7 +465,7 @@ def test_bad_certifier(model, arguments):
     ],
     ids=str,
 )
-def test_bad_certify(model, images, arguments):
+def test_bad_arguments_of_certify_are_refused(model, images, arguments):
     name = "runner_up" if arguments == {"bound": "hoeffding"} else None
     name = name or next(iter(arguments))
     with pytest.raises(ValueError, match=f"(?s)`{name}` must .*{name}="):
@@ -503,7 +503,7 @@ BAD_MODELS = {
 
 
 @pytest.mark.parametrize("name", BAD_MODELS)
-def test_bad_models(images, name):
+def test_a_certifier_refuses_bad_models(images, name):
     function, message = BAD_MODELS[name]
     with pytest.raises(ValueError, match=f"`model` must .*{message}"):
         Certifier(function).certify(images)

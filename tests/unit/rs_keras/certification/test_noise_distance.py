@@ -31,7 +31,7 @@ def upper(k, n, alpha):
     return scipy.stats.beta.ppf(1 - alpha, k + 1, n - k)
 
 
-def test_two_counts():
+def test_the_distance_moves_both_bounds_of_two_counts():
     found = bounds.two_count(700, 100, 1000, ALPHA, 0.5, DISTANCE)
     p = lower(700, 1000, 0.9 * ALPHA) - DISTANCE
     q = upper(100, 1000, 0.1 * ALPHA) + DISTANCE
@@ -48,7 +48,7 @@ def test_the_rest_is_what_the_lowered_top_leaves():
     assert float(found.upper) == pytest.approx(1 - p, rel=1e-9)
 
 
-def test_one_count():
+def test_the_distance_lowers_the_bound_of_one_count():
     p, radius, certified = bounds.certificate(
         99, None, 100, ALPHA, 0.5, DISTANCE
     )
@@ -89,7 +89,7 @@ def test_a_distance_lies_between_0_and_1(distance):
         bounds.lowered(0.5, distance)
 
 
-def test_the_largest_radius():
+def test_the_distance_lowers_the_largest_radius():
     found = bounds.max_radius(1000, ALPHA, 0.5, distance=DISTANCE)
     p = (0.9 * ALPHA) ** (1 / 1000) - DISTANCE
     assert found == pytest.approx(0.5 * scipy.stats.norm.ppf(p), rel=1e-9)

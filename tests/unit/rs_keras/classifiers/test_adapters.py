@@ -1,9 +1,6 @@
 """In which type a model computes, and the same weights in another."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -104,25 +101,6 @@ def test_a_model_of_the_policy_float64_computes_in_it(policy):
     assert compute_dtype(model) == "float64"
     # What is told can be given back.
     assert Certifier(model, dtype="float64").dtype == "float64"
-
-
-def test_of_two_equally_narrow_types_one_is_told():
-    """In every process: names are hashed with another seed in each."""
-    script = (
-        "import keras; "
-        "from rs_keras.classifiers.precision import compute_dtype; "
-        "print(compute_dtype(keras.Sequential([keras.layers.Dense(2, "
-        "dtype=name) for name in ('mixed_float16', 'mixed_bfloat16')])))"
-    )
-    for seed in "12":
-        run = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert run.stdout.split() == ["bfloat16"]
 
 
 @pytest.mark.parametrize("make", [network, wrapped, functional])

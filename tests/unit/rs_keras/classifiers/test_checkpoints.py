@@ -77,7 +77,7 @@ def _as_saved_model(model, folder):
 @pytest.mark.parametrize(
     "saved", [_as_keras, _as_run, _as_trainer, _as_saved_model]
 )
-def test_what_was_saved_comes_back(saved, model, tmp_path):
+def test_a_saved_classifier_comes_back(saved, model, tmp_path):
     loaded = load_classifier(saved(model, tmp_path))
     images = np.random.default_rng(0).random((2, 4, 4, 1), np.float32)
     # By hand: a dense layer is a matrix product.
@@ -102,24 +102,24 @@ def test_a_model_around_a_model_is_no_trainer(model, tmp_path):
         Certifier(loaded, sigma=0.5, dtype="bfloat16").sample(images, n=1)
 
 
-def test_nothing_there(tmp_path):
+def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere.*`\.keras` file"):
         load_classifier(tmp_path / "nowhere")
 
 
-def test_an_empty_folder(tmp_path):
+def test_an_empty_folder_is_no_checkpoint(tmp_path):
     with pytest.raises(ValueError, match=r"not a checkpoint.*model\.keras"):
         load_classifier(tmp_path)
 
 
-def test_another_kind_of_file(tmp_path):
+def test_another_kind_of_file_is_no_checkpoint(tmp_path):
     path = tmp_path / "weights.txt"
     path.write_text("1 2 3")
     with pytest.raises(ValueError, match=r"not a checkpoint: .*weights\.txt"):
         load_classifier(path)
 
 
-def test_a_file_cut_short(model, tmp_path):
+def test_a_keras_file_cut_short_is_no_checkpoint(model, tmp_path):
     path = _as_keras(model, tmp_path)
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(ValueError, match=r"cannot load .*net\.keras"):

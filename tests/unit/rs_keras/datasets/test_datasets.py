@@ -1,8 +1,6 @@
 """Data sets against plain loops, Pillow and their own definition."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,23 +17,7 @@ from rs_keras.datasets import readers
 from rs_keras.datasets.sources import ArraySource
 from rs_keras.datasets.sources import Plan
 
-PREPARED = Path(
-    os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-).expanduser()
-
 BUNDLED = Path(datasets.__file__).parents[1] / "data"
-
-
-@pytest.fixture
-def prepared():
-    """Skips a test where a real data set has not been laid out."""
-
-    def need(name):
-        if not (PREPARED / name).is_dir():
-            pytest.skip(f"{name} is not prepared in {PREPARED}")
-        return name
-
-    return need
 
 
 @pytest.fixture
@@ -89,17 +71,6 @@ def test_fashion_mini_is_balanced(split, each):
     assert Counter(labels.tolist()) == dict.fromkeys(range(10), each)
 
 
-def test_fashion_mini_is_fashion_mnist(prepared):
-    name = prepared("fashion_mnist")
-    for split in ("train", "test"):
-        mine = datasets.arrays("fashion_mini", split)
-        whole = datasets.arrays(name, split)
-        known = {(x.tobytes(), int(y)) for x, y in zip(*whole, strict=True)}
-        assert all(
-            (x.tobytes(), int(y)) in known for x, y in zip(*mine, strict=True)
-        )
-
-
 def test_fashion_mini_comes_with_its_licence():
     folder = BUNDLED
     text = (folder / "LICENSE.fashion-mnist").read_text(encoding="utf-8")
@@ -137,13 +108,6 @@ def test_test_split_keeps_its_order():
         labels.tolist()
     )
     assert ids(data) == list(range(1_000))
-
-
-def test_real_test_splits_have_their_publishers_order(prepared):
-    # The first labels that tensorflow-datasets documents by its own order.
-    data = datasets.load(prepared("mnist"))
-    labels = [int(label) for _, label in data.take(10)]
-    assert labels == [2, 0, 4, 8, 7, 6, 0, 6, 3, 1]
 
 
 # -- a pass is a function of (seed, epoch) -----------------------------------
@@ -290,22 +254,6 @@ def test_other_passes_are_not_augmented():
         [x for x, _, _ in source.batches(plan(training=False), 0)]
     )
     np.testing.assert_array_equal(found, np.float32(images) / np.float32(255))
-
-
-@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
-def test_only_colour_images_are_augmented(name, prepared):
-    import tensorflow_datasets as tfds
-
-    whole = tfds.load(prepared(name), split="train", batch_size=-1)
-    data = datasets.epoch(name, 0, 64, example_id=True)
-    images, targets = next(iter(data))
-    place = targets["example_id"].numpy()
-    np.testing.assert_array_equal(
-        targets["label"], whole["label"].numpy()[place]
-    )
-    own = whole["image"].numpy()[place] / np.float32(255)
-    same = (images.numpy() == own).all((1, 2, 3))
-    assert same.all() if name == "fashion_mnist" else same.mean() < 0.1
 
 
 # -- augmentation ------------------------------------------------------------
@@ -810,16 +758,6 @@ def test_server_that_fails_says_what_to_do(tmp_path, monkeypatch):
 
 def test_nothing_answers_at_a_closed_port():
     assert not readers._reachable("http://127.0.0.1:9/file")
-
-
-def test_tensorflow_datasets_is_imported_when_it_is_needed():
-    code = (
-        "import sys; from rs_keras import datasets, models; "
-        "datasets.load('fashion_mini'); "
-        "sys.exit('tensorflow_datasets' in sys.modules)"
-    )
-    root = Path(__file__).resolve().parents[4]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
 
 
 def test_epochs_of_a_part_of_the_split():

@@ -179,12 +179,12 @@ def test_logs_of_two_sigmas_may_be_of_the_same_examples():
         ({"seed": -1}, "`seed`"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_bad_arguments_of_a_comparison_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         compare_acr(log_of("a"), log_of("b"), **arguments)
 
 
-def test_published_logs(shared):
+def test_published_logs_differ_as_published(shared):
     read = CertificationLog.read
     folder = shared / "reference_logs"
     first = read(folder / "mnist_gaussian_sigma1.0.tsv")

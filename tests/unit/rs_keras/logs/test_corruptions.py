@@ -66,7 +66,7 @@ def test_logs_are_grouped_by_their_data_sets():
     assert list(grouped([digits])) == ["glass_blur"]
 
 
-def test_table():
+def test_the_table_of_corruptions_by_hand():
     good = summarize({"fog": log_of([0.5, 0.5]), "snow": log_of([0.5, 0])})
     bad = summarize({"fog": log_of([0.5, 0]), "snow": log_of([0, 0])})
     assert corruption_table({"a": good, "longer": bad}) == (
@@ -80,7 +80,7 @@ def test_table():
 
 
 @pytest.mark.parametrize("method", ["cohen", "catrs"])
-def test_published_table(shared, method):
+def test_the_published_table_of_corruptions(shared, method):
     folder = shared / "reference_logs"
     expected = json.loads((folder / "expected.json").read_text())
     expected = expected["cifar10c"][method]
@@ -150,7 +150,7 @@ def test_published_table(shared, method):
         "sigma-per-input",
     ],
 )
-def test_bad_logs(logs, message):
+def test_logs_of_no_corruptions_are_refused(logs, message):
     with pytest.raises(ValueError, match=message):
         summarize(logs)
 
@@ -167,7 +167,7 @@ def test_bad_logs(logs, message):
     ],
     ids=["unknown", "clean", "twice"],
 )
-def test_bad_groups(logs, message):
+def test_logs_that_cannot_be_grouped_are_refused(logs, message):
     with pytest.raises(ValueError, match=message):
         grouped(logs)
 

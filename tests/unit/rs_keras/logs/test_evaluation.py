@@ -1,12 +1,6 @@
 import hashlib
 import json
-import os
-import signal
 import struct
-import subprocess
-import sys
-import textwrap
-import time
 import zlib
 
 import numpy as np
@@ -109,7 +103,9 @@ def test_a_fresh_seed_is_kept_for_the_rest(linear, data, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_other_settings_are_refused(linear, data, tmp_path, name, change):
+def test_a_log_of_other_settings_is_not_continued(
+    linear, data, tmp_path, name, change
+):
     certifier = Certifier(linear, sigma=0.5)
     call = (certifier, dataset_of(data), tmp_path / "log.tsv")
     certify_dataset(*call, seed=1, max_examples=1, **N)
@@ -197,7 +193,7 @@ def test_bad_arguments_come_before_any_file(linear, data, tmp_path):
 
 
 @pytest.mark.parametrize("bad", [{"skip": 0}, {"max_examples": -1}], ids=str)
-def test_bad_selections(data, bad):
+def test_bad_selections_of_examples_are_refused(data, bad):
     with pytest.raises(
         ValueError, match=f"`{next(iter(bad))}` must be a whole"
     ):
@@ -451,77 +447,6 @@ def test_radii_of_decisions_are_those_asked_for(linear, data, tmp_path, radius):
     written = np.array([float(row[3]) for row in rows])
     assert (written <= found).all() and (found - written < 1e-6).all()
     assert log.settings["radii"] == asked.tolist()
-
-
-SCRIPT = textwrap.dedent(
-    """
-    import signal, sys, time
-    import numpy as np
-    import tensorflow as tf
-    from rs_keras import Certifier, certify_dataset
-
-    # Ignored in what a shell starts in the background.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    rng = np.random.default_rng(5)
-    images = rng.uniform(size=(30, 4, 4, 1)).astype(np.float32)
-    labels = rng.integers(0, 2, 30)
-    kernel = rng.normal(size=(4, 4, 1)).astype(np.float32)
-
-    def model(x):
-        score = tf.reduce_sum((x - 0.5) * kernel, [1, 2, 3])
-        return tf.stack([-score, score], -1)
-
-    certify_dataset(
-        Certifier(model, sigma=0.5, batch_size=50),
-        tf.data.Dataset.from_tensor_slices((images, labels)),
-        sys.argv[1], seed=3, n=int(sys.argv[2]), progress=False,
-    )
-    """
-)
-
-
-def run_script(path, n=20_000):
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(path), str(n)],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        stderr=subprocess.PIPE,
-    )
-
-
-def test_killed_twice_it_ends_with_the_same_log(tmp_path):
-    whole = tmp_path / "whole.tsv"
-    process = run_script(whole)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    killed = tmp_path / "killed.tsv"
-    for sign in (signal.SIGKILL, signal.SIGINT):
-        process = run_script(killed)
-        deadline, before = time.monotonic() + 60, lines_of(killed)
-        while lines_of(killed) < before + 4 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        # Again and again: one that comes while Python destroys an object is
-        # printed and forgotten.
-        while process.poll() is None:
-            process.send_signal(sign)
-            time.sleep(0.2)
-        process.communicate(timeout=60)
-        assert process.returncode != 0
-    with open(killed, "a") as file:
-        # As if the kill had come in the middle of a line.
-        file.write("29\t1\t")
-    process = run_script(killed)
-    process.communicate(timeout=120)
-    assert process.returncode == 0
-    a, b = CertificationLog.read(whole), CertificationLog.read(killed)
-    for column in ("idx", "label", "predict", "radius", "correct"):
-        np.testing.assert_array_equal(getattr(a, column), getattr(b, column))
-    assert json.loads((tmp_path / "whole.tsv.json").read_text()) == json.loads(
-        (tmp_path / "killed.tsv.json").read_text()
-    )
-
-
-def lines_of(path):
-    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 @pytest.mark.parametrize("kind", ["certify", "decide"])

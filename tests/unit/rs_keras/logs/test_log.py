@@ -4,9 +4,6 @@ import errno
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
 import zlib
 from fractions import Fraction
 
@@ -774,31 +771,6 @@ class TestWriting:
     def test_a_folder_in_the_way(self, tmp_path):
         with pytest.raises(OSError):
             LogWriter(tmp_path, SETTINGS)
-
-    @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
-    def test_a_killed_process_loses_one_example_at_most(self, path):
-        script = (
-            "import itertools, sys\n"
-            "from rs_keras.logs import LogWriter\n"
-            f"writer = LogWriter({str(path)!r}, {{'n': 5}})\n"
-            "for idx in itertools.count(max(writer.done, default=-1) + 1):\n"
-            "    writer.write(idx, 1, 1, 0.5, 0.0)\n"
-            "    print(idx, flush=True)\n"
-        )
-        said = -1
-        for _ in range(2):
-            process = subprocess.Popen(
-                [sys.executable, "-c", script], stdout=subprocess.PIPE
-            )
-            with process:
-                for _ in range(50):
-                    said = int(process.stdout.readline())
-                process.send_signal(signal.SIGKILL)
-                rest = process.stdout.read().split(b"\n")[:-1]
-            said = int(rest[-1]) if rest else said
-            log = CertificationLog.read(path, recover=True)
-            assert len(log) in (said + 1, said + 2)
-            assert log.idx.tolist() == list(range(len(log)))
 
 
 DRAWN = {

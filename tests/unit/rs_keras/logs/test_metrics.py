@@ -106,7 +106,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_bad_arguments(log, name):
+def test_bad_arguments_of_metrics_are_refused(log, name):
     ask, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         ask(log)
@@ -142,7 +142,7 @@ def test_an_empty_log_is_refused(ask):
         ask(make(0))
 
 
-def test_a_published_log(shared):
+def test_metrics_of_a_published_log(shared):
     path = shared / "reference_logs" / "mnist_gaussian_sigma1.0.tsv"
     log = CertificationLog.read(path)
     rows = [line.split("\t") for line in path.read_text().splitlines()]

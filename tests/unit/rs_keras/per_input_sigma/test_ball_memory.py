@@ -47,7 +47,7 @@ def run(script, strict):
 
 @given(SEQUENCES, st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_the_invariants(script, strict):
+def test_balls_of_different_classes_never_meet(script, strict):
     memory, images, answers = run(script, strict)
     kept = [
         (image, label, radius)
@@ -83,7 +83,7 @@ def test_the_invariants(script, strict):
         assert radius <= max([own, 0.0, *left])
 
 
-def test_by_hand():
+def test_ball_memory_by_hand():
     script = [((0.0, 0.0), 0, 0.5), ((0.8, 0.0), 1, 0.5), ((0.4, 0), 1, 0.3)]
     _, _, answers = run(script, strict=False)
     assert answers[0] == (0, 0.5)
@@ -94,7 +94,7 @@ def test_by_hand():
     assert answers[2] == (0, pytest.approx(0.1, abs=1e-6))
 
 
-def test_strict_keeps_abstentions():
+def test_a_strict_memory_keeps_abstentions():
     script = [((0.0, 0.0), -1, 0.0), ((0.25, 0.0), 1, 0.5)]
     _, _, loose = run(script, strict=False)
     _, _, strict = run(script, strict=True)
@@ -102,7 +102,7 @@ def test_strict_keeps_abstentions():
     assert strict[1] == (1, pytest.approx(0.25))
 
 
-def test_order_matters():
+def test_a_memory_depends_on_the_order_of_questions():
     ahead = [((0.0, 0.0), 0, 0.5), ((0.25, 0.0), 1, 0.5)]
     _, _, there = run(ahead, strict=False)
     _, _, back = run(ahead[::-1], strict=False)
@@ -130,7 +130,7 @@ def test_pruning_loses_no_ball():
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_saved_and_loaded(tmp_path, strict):
+def test_a_memory_is_saved_and_loaded(tmp_path, strict):
     rng = np.random.default_rng(1)
     script = [
         (tuple(rng.uniform(size=2)), int(label), radius)
@@ -235,12 +235,12 @@ def test_many_blocks_are_saved(tmp_path):
 @pytest.mark.parametrize(
     "said", [(-2, 0.1), (0, -0.1), (0, float("nan")), (0, float("inf"))]
 )
-def test_bad_certifiers(said):
+def test_a_memory_refuses_bad_certificates(said):
     with pytest.raises(ValueError, match="`certify` must"):
         BallMemory(lambda image: said).query(np.zeros([1, 2, 1]))
 
 
-def test_bad_images():
+def test_a_memory_refuses_bad_images():
     memory = BallMemory(lambda image: (0, 0.1))
     memory.query(np.zeros([1, 2, 1]))
     for bad in (np.zeros([2, 2, 1]), np.full([1, 2, 1], 2.0), np.zeros([2])):

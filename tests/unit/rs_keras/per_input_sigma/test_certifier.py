@@ -180,7 +180,7 @@ def test_the_authors_format_is_recognised(tmp_path):
     assert CertificationLog.read(path).scope == "per_input_sigma"
 
 
-def test_from_the_command_line(tmp_path, capsys):
+def test_the_command_certifies_with_a_sigma_for_each_image(tmp_path, capsys):
     import keras
 
     keras.utils.set_random_seed(0)
@@ -238,6 +238,6 @@ def test_no_retracing_between_sigmas(images):
 @pytest.mark.parametrize(
     "sigma", [0.0, [0.1, 0.2], [0.1] * 4 + [np.nan]], ids=str
 )
-def test_bad_sigmas(linear, images, sigma):
+def test_bad_sigmas_of_images_are_refused(linear, images, sigma):
     with pytest.raises(ValueError, match="`sigma` must"):
         DataDependentCertifier(linear).certify(images, sigma=sigma, **N)

@@ -94,7 +94,7 @@ def test_per_input_sigma_certifies_falsely_where_composition_does_not():
     assert both.certify(attacked, seed=4).label[0] == 0
 
 
-def test_keyed_seeds():
+def test_a_composition_takes_keyed_seeds():
     """The same image gets the same noise, with the router's key."""
     router = Certifier(threshold(0.5), 0.5, key=b"0123456789abcdef")
     both = compose(router, [Certifier(threshold(0.5), 0.5)] * 2)
@@ -117,7 +117,7 @@ def test_sums_of_soft_predictions_stay_sums():
     assert found.counts[0, 0] % 1 > 0
 
 
-def test_bad_compositions():
+def test_bad_compositions_are_refused():
     router = Certifier(threshold(0.5), 0.5)
     with pytest.raises(ValueError, match="`experts` must"):
         compose(router, [])

@@ -13,7 +13,7 @@ from rs_keras.per_input_sigma import search_sigma
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", names("optimize_sigma"))
-def test_the_authors_numbers(name, dtype):
+def test_the_ascent_for_sigma_gives_the_authors_numbers(name, dtype):
     case = load("optimize_sigma", name)
     model = network(case, dtype)
     training = case["hparams"]["bn_mode"] == "train"
@@ -117,7 +117,7 @@ def test_sigma_stays_positive():
     ],
     ids=lambda value: next(iter(value)),
 )
-def test_bad_arguments(bad):
+def test_bad_arguments_of_optimize_sigma_are_refused(bad):
     image = np.zeros([1, 4, 4, 1], np.float32)
     arguments = {"images": image, "sigma0": 0.25, **bad}
     name = next(iter(bad))
@@ -125,7 +125,7 @@ def test_bad_arguments(bad):
         optimize_sigma(linear(1.0), **arguments)
 
 
-def test_bad_search():
+def test_bad_arguments_of_search_sigma_are_refused():
     image = np.zeros([1, 4, 4, 1], np.float32)
     with pytest.raises(ValueError, match="`evaluations` must"):
         search_sigma(linear(1.0), image, evaluations=3, num_noise=4)

@@ -140,7 +140,9 @@ def test_adversaries_reach_is_eight_sigma(certifier, linear, images):
     ],
     ids=["labels", "steps", "noise", "shape", "ratios", "points", "range"],
 )
-def test_bad_arguments(certifier, images, call, message):
+def test_bad_arguments_of_interpolation_are_refused(
+    certifier, images, call, message
+):
     with pytest.raises(ValueError, match=message):
         call(certifier, images)
 
@@ -198,6 +200,6 @@ def test_histogram_counts_shares_of_correct_examples(tmp_path):
     [({}, "at least one"), ({"a": np.array([np.nan])}, "prediction of a")],
     ids=["none", "all-wrong"],
 )
-def test_bad_histograms(ratios, message):
+def test_bad_histograms_of_mixing_ratios_are_refused(ratios, message):
     with pytest.raises(ValueError, match=message):
         plot_mixing_ratios(ratios)

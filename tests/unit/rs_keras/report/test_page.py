@@ -8,10 +8,10 @@ import re
 
 import numpy as np
 import pytest
-from kits.report_kit import NASTY
-from kits.report_kit import SETTINGS
-from kits.report_kit import log_of
-from kits.report_kit import pictures_of
+from kits.report import NASTY
+from kits.report import SETTINGS
+from kits.report import log_of
+from kits.report import pictures_of
 from PIL import Image
 
 import rs_keras.cli
@@ -66,7 +66,7 @@ def test_all_decimals_of_a_log_come_back():
     np.testing.assert_array_equal(_millionths(radius), whole)
 
 
-def test_words_and_tables():
+def test_a_report_has_its_words_and_tables():
     page = report_page([log_of()], radii=[0.0, 0.5])
     # ACR (0.9 + 0.25) / 4; 2 of 4 right, 1 of 4 with radius >= 0.5.
     row = re.search(r'<th scope="row">one</th>(.*?)</tr>', page)[1]
@@ -182,7 +182,7 @@ def test_same_logs_same_page():
     ],
     ids=["none", "names", "empty", "sigma", "data", "examples"],
 )
-def test_bad_logs(logs, message):
+def test_a_report_refuses_bad_logs(logs, message):
     with pytest.raises(ValueError, match=message):
         report_page(logs)
 
@@ -251,7 +251,7 @@ def test_pictures_of_another_data_set_are_refused():
     ],
     ids=["name", "split", "variant", "path"],
 )
-def test_split_name(name, expected):
+def test_the_split_of_a_data_set_name(name, expected):
     assert split_name(name) == expected
 
 
@@ -281,7 +281,7 @@ def log_file(tmp_path_factory):
     return path
 
 
-def test_command(log_file, tmp_path, capsys):
+def test_the_command_writes_a_report(log_file, tmp_path, capsys):
     out = tmp_path / "report.html"
     assert rs_keras.cli.main(["report", str(log_file), "-o", str(out)]) == 0
     assert "3 pictures" in capsys.readouterr().out
@@ -299,7 +299,9 @@ def test_command(log_file, tmp_path, capsys):
     ],
     ids=["data", "count", "no-pictures"],
 )
-def test_command_flags(log_file, tmp_path, capsys, flags, code, message):
+def test_bad_flags_of_the_report_command(
+    log_file, tmp_path, capsys, flags, code, message
+):
     out = str(tmp_path / "report.html")
     arguments = ["report", str(log_file), "-o", out, *flags]
     assert rs_keras.cli.main(arguments) == code

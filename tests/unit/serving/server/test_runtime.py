@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import psutil
 import pytest
-from kits.serving_kit import save
+from kits.tf_serving import save
 
 from rs_keras.serving.server import runtime
 from rs_keras.serving.server.status import StatusError
@@ -34,7 +34,7 @@ def run(model, signature, timeout=None, **inputs):
     return dict(zip(aliases, outputs, strict=True))
 
 
-def test_run(model):
+def test_a_session_runs_a_signature(model):
     x = np.float32([1.0, 2.0])
     assert run(model, "line", x=x)["y"].tolist() == [2.5, 3.0]
     text = run(model, "types", x=np.float32(1.0))["text"]
@@ -64,7 +64,7 @@ WRONG = {
 @pytest.mark.parametrize(
     "signature, inputs, message", WRONG.values(), ids=WRONG.keys()
 )
-def test_wrong(model, signature, inputs, message):
+def test_wrong_inputs_get_tf_servings_status(model, signature, inputs, message):
     with pytest.raises(StatusError) as caught:
         run(model, signature, **inputs)
     assert str(caught.value) == message

@@ -136,7 +136,7 @@ def test_the_sigmas_are_part_of_the_file(data, tmp_path):
     ],
     ids=["labels", "no id", "far id"],
 )
-def test_bad_targets(data, targets, message):
+def test_targets_without_example_ids_are_refused(data, targets, message):
     trainer = Gaussian(network(), PerExampleSigma(0.25, EXAMPLES))
     trainer.compile(SGD(0.1))
     with pytest.raises(ValueError, match=message):
@@ -156,7 +156,7 @@ def test_bad_targets(data, targets, message):
     ],
     ids=str,
 )
-def test_bad_arguments(bad):
+def test_bad_arguments_of_per_example_sigma_are_refused(bad):
     arguments = {"sigma0": 0.25, "num_examples": 3, **bad}
     with pytest.raises(ValueError, match=f"`{next(iter(bad))}` must"):
         PerExampleSigma(**arguments)

@@ -115,7 +115,7 @@ PUBLISHED = [
     PUBLISHED,
     ids=[f"{row[0]}-{row[1]}-{row[2]}" for row in PUBLISHED],
 )
-def test_published(
+def test_recipes_are_the_published_ones(
     dataset, method, sigma, rate, epochs, batch, drops, arguments
 ):
     recipe = recipes.get(dataset, method, sigma)
@@ -151,7 +151,7 @@ def test_every_method_has_a_recipe_that_is_json(sigma, tmp_path):
 
 
 @pytest.mark.parametrize("method", recipes.methods("fashion_mini"))
-def test_builds_what_it_says(method):
+def test_a_recipe_builds_what_it_says(method):
     recipe = recipes.get("fashion_mini", method, 0.5, seed=3)
     trainer = recipe.build()
     assert type(trainer).__name__ == recipe.trainer["name"]
@@ -320,7 +320,7 @@ def test_data_from_disk_is_trained_like_its_like(shape, network, tmp_path):
     ],
     ids=["dataset", "method", "sigma"],
 )
-def test_wrong_names(call, message):
+def test_unknown_recipes_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         recipes.get(*call)
 
@@ -348,7 +348,7 @@ def test_wrong_names(call, message):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_overrides(overrides, message):
+def test_bad_overrides_of_a_recipe_are_refused(overrides, message):
     recipe = recipes.get("mnist", "smoothmix", 1.0)
     with pytest.raises(ValueError, match=message):
         recipe.replace(**overrides)
@@ -364,7 +364,7 @@ def test_wrong_overrides(overrides, message):
     ],
     ids=["cut", "list", "lacking", "unknown"],
 )
-def test_wrong_files(text, message, tmp_path):
+def test_bad_recipe_files_are_refused(text, message, tmp_path):
     path = tmp_path / "recipe.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):

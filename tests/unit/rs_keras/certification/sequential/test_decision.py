@@ -107,7 +107,7 @@ def test_a_grid_of_radii_needs_no_correction(runner_up):
     assert found["certified"].mean() > 0.9
 
 
-def test_known_radii(certifier, linear, runner_up):
+def test_decisions_agree_with_the_known_radii(certifier, linear, runner_up):
     images = some_images(600)
     for radius in (0.1, 0.5):
         found = certifier.decide(
@@ -323,7 +323,7 @@ def test_ctrl_c_is_heard(certifier, images, monkeypatch):
         certifier.decide(images, 0.01, seed=1)
 
 
-def test_statement(certifier, images):
+def test_a_decision_states_its_guarantee(certifier, images):
     found = certifier.decide(images, 0.1, n_max=500)
     words = found.statement()
     for part in ("0.999", "deviation 0.5", "`certified`", "pixels in [0, 1]"):
@@ -351,7 +351,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_arguments(certifier, images, name):
+def test_bad_arguments_of_decide_are_refused(certifier, images, name):
     given, message = BAD[name]
     with pytest.raises(ValueError, match=f"(?s){message}"):
         certifier.decide(images, **{"radius": 0.1, **given})
@@ -424,12 +424,14 @@ def test_max_radius_is_not_passed_and_saves_draws(certifier):
 
 @pytest.mark.parametrize("name", ["tolerance", "max_radius"])
 @pytest.mark.parametrize("value", [-0.1, 5.0, float("nan")])
-def test_bad_plans(certifier, images, name, value):
+def test_bad_tolerances_and_limits_of_certify_are_refused(
+    certifier, images, name, value
+):
     with pytest.raises(ValueError, match=f"`{name}` must be .*{value}"):
         certifier.certify(images, **{name: value})
 
 
-def test_a_word_is_no_flag(certifier, images):
+def test_runner_up_must_be_a_flag(certifier, images):
     with pytest.raises(ValueError, match="`runner_up` must be True or False"):
         certifier.certify(images, n=1_000, runner_up="no")
 

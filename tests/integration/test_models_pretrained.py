@@ -16,7 +16,7 @@ from rs_keras.cli import main
 from rs_keras.trainers.reproduction import mnist as reproduction
 from rs_keras.trainers.reproduction import model_cards
 
-RESULTS = Path(__file__).parents[4] / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 
 each = pytest.mark.parametrize("name", models.PRETRAINED)
 
@@ -41,12 +41,12 @@ def test_the_card_tells_what_the_committed_logs_hold(name):
 
 
 @each
-def test_weights_are_small(name):
+def test_bundled_weights_are_small(name):
     assert models.PRETRAINED[name].weights.stat().st_size < 2_000_000
 
 
 @each
-def test_it_answers_under_noise_as_its_card_says(name):
+def test_a_bundled_model_answers_under_noise_as_its_card_says(name):
     """Votes on 300 test images, far from chance and near the card's."""
     try:
         images, labels = datasets.arrays("mnist", "test")
@@ -64,7 +64,7 @@ def test_it_answers_under_noise_as_its_card_says(name):
     assert abs(right - float(row[1])) < 5
 
 
-def test_it_is_a_checkpoint_of_the_command_line(capsys):
+def test_a_bundled_model_is_a_checkpoint_of_the_command_line(capsys):
     checkpoint = "pretrained:mnist-gaussian-1.00"
     model = load_classifier(checkpoint)
     assert model.count_params() == 431_080
@@ -89,7 +89,7 @@ def test_it_is_a_checkpoint_of_the_command_line(capsys):
     assert capsys.readouterr().out
 
 
-def test_unknown_names():
+def test_unknown_pretrained_names_suggest_the_nearest():
     with pytest.raises(ValueError, match="Did you mean 'mnist-gaussian-1.00'"):
         models.pretrained("mnist-gausian-1.00")
     with pytest.raises(ValueError, match="Did you mean 'mnist-gaussian-1.00'"):

@@ -1,6 +1,7 @@
 """Small SavedModels, and requests to a server by the stock stubs."""
 
 import shutil
+import urllib.request
 from contextlib import contextmanager
 
 import grpc
@@ -222,6 +223,13 @@ def connect(server, **options):
     options = [(f"grpc.{name}", value) for name, value in options.items()]
     with grpc.insecure_channel(address, options) as channel:
         yield Wire(channel)
+
+
+def metrics_of(server):
+    """What Prometheus would read."""
+    url = f"http://{server.metrics_address}/monitoring/prometheus/metrics"
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return response.read().decode()
 
 
 @contextmanager

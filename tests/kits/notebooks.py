@@ -1,6 +1,6 @@
 """Runs notebooks as a reader would; writes the outputs that are committed.
 
-    python tests/kits/notebook_kit.py examples/*.ipynb
+    python tests/kits/notebooks.py examples/*.ipynb
 
 The kernel is this interpreter, whatever kernels are installed. Of what a cell
 prints to standard error nothing is kept: TensorFlow notes the machine there.

@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_read(text, message, tmp_path):
         metadata.read(tmp_path)
 
 
-def test_no_export(tmp_path):
+def test_a_folder_without_an_export_is_said_to_have_none(tmp_path):
     with pytest.raises(FileNotFoundError, match="no export of rs-keras"):
         show(tmp_path)
 

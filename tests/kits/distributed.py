@@ -1,8 +1,8 @@
 """What the scale tests run in processes of their own, and how they do.
 
-    python tests/kits/scale_job.py replicas OUT   one device, and two replicas
-    python tests/kits/scale_job.py four OUT       four replicas
-    python tests/kits/scale_job.py workers OUT    a worker of TF_CONFIG
+    python tests/kits/distributed.py replicas OUT   one device, and two replicas
+    python tests/kits/distributed.py four OUT       four replicas
+    python tests/kits/distributed.py workers OUT    a worker of TF_CONFIG
 
 A process writes what it found into OUT/<what>.npz; the tests compare.
 """
