@@ -246,7 +246,7 @@ def mean_certificate(
     >>> p, radius, certified = bounds.mean_certificate(
     ...     "bernstein", 990.0, 985.0, n=1000, alpha=0.001, sigma=0.5)
     >>> round(float(p), 4), round(float(radius), 4), bool(certified)
-    (0.9636, 0.8972, True)
+    (0.9636, 0.8971, True)
     """
     if rule == "hoeffding":
         lower = hoeffding_lower(total, n, alpha)
