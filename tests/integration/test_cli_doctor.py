@@ -88,27 +88,46 @@ def test_the_doctor_finds_nothing_missing_in_a_whole_installation(tmp_path):
 
 def test_weights_that_are_not_there(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(PRETRAINED_MODULE, "_FOLDER", tmp_path)
-    monkeypatch.setattr(doctor, "_IMPORTS", ())
+    monkeypatch.setattr(doctor, "import_module", lambda name: None)
     assert main(["doctor"]) == 1
     (line,) = lines_of(capsys.readouterr().out, "MISSING")
     assert line.split()[1:3] == ["bundled", "weights"]
     assert f"{tmp_path / 'mnist-smoothmix-1.00.keras'}: no such file" in line
 
 
-def test_all_bundled_archives_are_looked_at():
-    assert sorted(doctor._BUNDLED) == sorted(
-        path.name for path in DATA.glob("*.npz")
+@pytest.fixture
+def doctor_says(monkeypatch):
+    """Looks at one thing: (state, what was found). Nothing is imported."""
+    monkeypatch.setattr(doctor, "import_module", lambda name: None)
+
+    def look(thing):
+        return next(
+            (state, told)
+            for state, what, told in doctor.findings()
+            if what == thing
+        )
+
+    return look
+
+
+def test_all_bundled_archives_are_looked_at(doctor_says):
+    state, told = doctor_says("bundled data")
+    assert state == "ok"
+    assert sorted(told.split(", ")) == sorted(
+        path.stem for path in DATA.glob("*.npz")
     )
 
 
 @pytest.mark.parametrize("damage", ["cut short", "a byte changed", "gone"])
-def test_bundled_data_that_is_damaged(monkeypatch, tmp_path, damage):
+def test_bundled_data_that_is_damaged(
+    monkeypatch, tmp_path, doctor_says, damage
+):
     folder = tmp_path / "data"
     folder.mkdir()
-    for name in doctor._BUNDLED:
-        shutil.copy(DATA / name, folder)
+    for path in DATA.glob("*.npz"):
+        shutil.copy(path, folder)
     monkeypatch.setattr(rs_keras, "__file__", str(tmp_path / "__init__.py"))
-    assert next(doctor._bundled())[0] == "ok"
+    assert doctor_says("bundled data")[0] == "ok"
     path = folder / "fashion_mini.npz"
     content = bytearray(path.read_bytes())
     if damage == "gone":
@@ -118,17 +137,19 @@ def test_bundled_data_that_is_damaged(monkeypatch, tmp_path, damage):
     else:
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    state, what, told = next(doctor._bundled())
-    assert (state, what) == ("MISSING", "bundled data")
+    state, told = doctor_says("bundled data")
+    assert state == "MISSING"
     assert str(path) in told
 
 
-def test_a_download_that_was_interrupted_is_no_data_set(monkeypatch, tmp_path):
+def test_a_download_that_was_interrupted_is_no_data_set(
+    monkeypatch, tmp_path, doctor_says
+):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    assert f"{tmp_path}: empty" in doctor._data()[2]
+    assert f"{tmp_path}: empty" in doctor_says("data")[1]
     started = tmp_path / "cifar10" / "incomplete.ABCDEF_3.0.2"
     started.mkdir(parents=True)
     (started / "dataset_info.json").touch()
-    assert f"{tmp_path}: cifar10 broken (others" in doctor._data()[2]
+    assert f"{tmp_path}: cifar10 broken (others" in doctor_says("data")[1]
     started.rename(started.with_name("3.0.2"))
-    assert f"{tmp_path}: cifar10 (others" in doctor._data()[2]
+    assert f"{tmp_path}: cifar10 (others" in doctor_says("data")[1]

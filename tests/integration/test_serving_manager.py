@@ -16,6 +16,7 @@ from kits.tf_serving import connect
 from kits.tf_serving import copy_version
 from kits.tf_serving import fails
 from kits.tf_serving import metadata_request
+from kits.tf_serving import metrics_of
 from kits.tf_serving import model
 from kits.tf_serving import predict_request
 from kits.tf_serving import reload_request
@@ -65,6 +66,12 @@ def wait_for(condition, seconds=10):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+def wait_for_work():
+    """Until the server, which is in this process, is busy with a request."""
+    begun = time.process_time()
+    wait_for(lambda: time.process_time() > begun + 0.3)
 
 
 # -- versions on the disk ---------------------------------------------------
@@ -198,7 +205,7 @@ def test_running_request_keeps_its_version(base_path, plus_three):
         running = wire.prediction.Predict.future(
             predict_request(signature="spin", n=np.int64([10**12])), timeout=2
         )
-        wait_for(lambda: server._manager.states("m")[0].users == 1)
+        wait_for_work()
         copy_version(plus_three, base_path, 2)
         wait_for(lambda: wire.states()[0] == (2, "AVAILABLE"))
         # The old version lives as long as its request, and takes no other.
@@ -213,7 +220,7 @@ def test_model_comes_back_before_its_last_request_has_left(base_path):
         running = wire.prediction.Predict.future(
             predict_request(signature="spin", n=np.int64([10**12])), timeout=60
         )
-        wait_for(lambda: server._manager.states("m")[0].users == 1)
+        wait_for_work()
         wire.call("HandleReloadConfigRequest", reload_request())
         assert wire.states() == [(1, "UNLOADING")]
         wire.call(
@@ -569,7 +576,7 @@ def test_warmup_requests_run_when_a_version_loads(base_path):
     request = predict_request(model="ignored", signature="line", x=X)
     write_warmup(base_path / "1", *[warmup_record(request)] * 3)
     with serve(base_path, metrics_port=0) as server:
-        text = server._metrics.text()
+        text = metrics_of(server)
     labels = f'model_path="{base_path}/1",status="OK"'
     assert f":model_warmup_latency_count{{{labels}}} 1" in text
 

@@ -20,6 +20,7 @@ from kits.tf_serving import connect
 from kits.tf_serving import copy_version
 from kits.tf_serving import fails
 from kits.tf_serving import metadata_request
+from kits.tf_serving import metrics_of
 from kits.tf_serving import model
 from kits.tf_serving import predict_request
 from kits.tf_serving import reload_request
@@ -44,10 +45,15 @@ A_LONG_LOOP = np.int64([10**12])
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    base_path = tmp_path_factory.mktemp("models") / "m"
-    save(base_path / "1")
-    copy_version(base_path / "1", base_path, 3)
+def base_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "m"
+    save(path / "1")
+    copy_version(path / "1", path, 3)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(base_path):
     with EmbeddedServer(
         base_path,
         model_name="m",
@@ -552,7 +558,7 @@ def test_deadline_stops_the_loop(server, wire):
     assert time.monotonic() - start < 5
     # All four slots are free again: the loop has not gone on.
     deadline = time.monotonic() + 5
-    while _count(server, "DEADLINE_EXCEEDED") < 1:
+    while request_count(server, "DEADLINE_EXCEEDED") < 1:
         assert time.monotonic() < deadline, "the loop goes on"
         time.sleep(0.05)
 
@@ -604,26 +610,20 @@ def test_concurrent_requests_keep_their_answers(wire):
         assert set(got) == {value / 2 + 2}
 
 
-def _metrics(server):
-    url = f"http://{server.metrics_address}/monitoring/prometheus/metrics"
-    with urllib.request.urlopen(url, timeout=10) as response:
-        return response.read().decode()
-
-
-def _count(server, status):
+def request_count(server, status):
     found = re.search(
         r":tensorflow:serving:request_count"
         rf'\{{model_name="m",status="{status}"\}} (\d+)',
-        _metrics(server),
+        metrics_of(server),
     )
     return int(found.group(1)) if found else 0
 
 
 def test_the_server_counts_and_times_requests(server, wire):
-    before = _count(server, "OK")
+    before = request_count(server, "OK")
     wire.predict(x=X)
-    assert _count(server, "OK") == before + 1
-    text = _metrics(server)
+    assert request_count(server, "OK") == before + 1
+    text = metrics_of(server)
     assert "# TYPE :tensorflow:serving:request_latency histogram" in text
     labels = 'model_name="m",API="Predict",entrypoint="GRPC"'
     # 33 limits from 10 us by powers of 1.8, then the rest.
@@ -641,16 +641,16 @@ def test_metrics_do_not_grow_with_invented_names(server, wire):
     for name in ("made", "up"):
         with fails("NOT_FOUND"):
             wire.predict(model=name)
-    text = _metrics(server)
+    text = metrics_of(server)
     assert 'model_name="made"' not in text
     assert 'model_name="",status="NOT_FOUND"' in text
 
 
-def test_prometheus_reads_the_metrics(server):
+def test_prometheus_reads_themetrics_of(server):
     parser = pytest.importorskip("prometheus_client.parser")
     families = {
         family.name: family
-        for family in parser.text_string_to_metric_families(_metrics(server))
+        for family in parser.text_string_to_metric_families(metrics_of(server))
     }
     assert families[":tensorflow:serving:request_latency"].type == "histogram"
 
@@ -660,11 +660,9 @@ def test_no_other_path_has_metrics(server):
         urllib.request.urlopen(f"http://{server.metrics_address}/", timeout=10)
 
 
-def test_second_server_on_the_port(server, tmp_path):
+def test_second_server_on_the_port(server, base_path, tmp_path):
     port = int(server.address.rpartition(":")[2])
-    copy_version(
-        server._config.model_config_list.config[0].base_path + "/1", tmp_path, 1
-    )
+    copy_version(base_path / "1", tmp_path, 1)
     with pytest.raises(OSError, match=f"Cannot listen on 127.0.0.1:{port}"):
         EmbeddedServer(tmp_path, port=port).start()
 

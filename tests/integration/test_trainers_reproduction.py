@@ -17,8 +17,6 @@ from rs_keras import datasets
 from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.classifiers.precision import computing_in
 from rs_keras.cli import main
-from rs_keras.cli import make_parser
-from rs_keras.cli import reproduce
 from rs_keras.logs import LogWriter
 from rs_keras.models import Pretrained
 from rs_keras.noise import fold_in
@@ -343,12 +341,32 @@ def test_a_student_that_has_begun_needs_no_teacher(tmp_path, monkeypatch):
     assert begun == ["catrs"]
 
 
-def runs_of(*words):
-    args = make_parser().parse_args(["reproduce", "mnist", *words])
-    return reproduce._runs(args)
+@pytest.fixture
+def recipes_of(monkeypatch, tmp_path, capsys):
+    """{run: recipe} of the runs that flags ask for; none is begun."""
+    asked = []
+
+    def is_certified(folder, recipe, budget):
+        asked.append(recipe)
+        return True
+
+    monkeypatch.setattr(reproduction, "is_certified", is_certified)
+
+    def run(*words):
+        asked.clear()
+        call = ["reproduce", "mnist", *words, "--out", str(tmp_path)]
+        assert main(call) == 0
+        told = capsys.readouterr().err.splitlines()
+        names = [line.removesuffix(": done before") for line in told]
+        return dict(zip(names, asked, strict=True))
+
+    return run
 
 
-def test_what_is_ablated_in_full_is_a_method_of_the_table():
+def test_what_is_ablated_in_full_is_a_method_of_the_table(recipes_of):
+    def runs_of(*words):
+        return list(recipes_of(*words))
+
     changed = ["ablations/eta_4", "ablations/m_1"]
     words = ["--ablations", "eta_4", "m_1"]
     assert runs_of(*words) == ["smoothmix_T1", *changed]
@@ -781,20 +799,15 @@ def test_another_training_is_told_first(state, tmp_path, monkeypatch, capsys):
     assert begun == []
 
 
-def test_a_run_goes_on_in_its_own_type(tmp_path, monkeypatch):
+def test_a_run_goes_on_in_its_own_type(tmp_path, recipes_of):
     """Without --dtype, as it began; a new one in float32."""
     recipe = reproduction.recipe_of("macer", 1.0, dtype="mixed_bfloat16")
     finish(reproduction.folder_of(tmp_path, 1.0, "macer"), recipe)
-    args = make_parser().parse_args(
-        ["reproduce", "mnist", "--out", str(tmp_path)]
-    )
-    types = {
-        name: reproduce._asked(args, name)[1].dtype
-        for name in ("macer", "gaussian")
-    }
+    asked = recipes_of("--methods", "macer", "gaussian")
+    types = {name: recipe.dtype for name, recipe in asked.items()}
     assert types == {"macer": "mixed_bfloat16", "gaussian": "float32"}
-    args.dtype = "float32"
-    assert reproduce._asked(args, "macer")[1].dtype == "float32"
+    asked = recipes_of("--methods", "macer", "--dtype", "float32")
+    assert asked["macer"].dtype == "float32"
 
 
 @pytest.mark.parametrize("apart", [False, True])

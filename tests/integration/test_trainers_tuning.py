@@ -1,6 +1,7 @@
 """Sweeps: what is varied, trials that compare, failures, resuming, results."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -151,10 +152,18 @@ def test_bad_arguments_of_a_hyper_model_are_refused(make, message):
         make()
 
 
+def training_data_of(model):
+    """What a hyper model hands to the `fit` of a trial."""
+    handed = {}
+    trial = SimpleNamespace(fit=lambda **kwargs: handed.update(kwargs))
+    model.fit(keras_tuner.HyperParameters(), trial)
+    return handed
+
+
 def test_held_out_examples_are_not_trained_on():
     images, labels = datasets.arrays("fashion_mini", "train")
     found = hyper_model(overrides={"batch_size": 100})
-    data = found._data(found.base, 0)
+    data = training_data_of(found)
     assert data["steps_per_epoch"] == 40 and len(found.validation) == 20
     trained = np.concatenate([x for x, _ in data["x"].take(40)])
     held = np.stack([image for image, _ in found.validation])
@@ -188,7 +197,7 @@ def test_other_validation_data():
     few = datasets.load("fashion_mini").take(3)
     found = hyper_model(validation=few, overrides={"batch_size": 100})
     assert len(found.validation) == 3
-    assert found._data(found.base, 0)["steps_per_epoch"] == 40
+    assert training_data_of(found)["steps_per_epoch"] == 40
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +391,7 @@ def test_other_errors_stop_the_search(tmp_path, monkeypatch):
     def no_disk(*_, **__):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(model, "_data", no_disk)
+    monkeypatch.setattr(datasets, "stream", no_disk)
     with pytest.raises(keras_tuner.errors.FatalError, match="No space left"):
         tuner.search(verbose=0)
 
