@@ -6,7 +6,9 @@ import pytest
 import tensorflow as tf
 from kits import golden_cases as golden
 
+from rs_keras.adversaries import NoiseAscent
 from rs_keras.trainers import CATRS
+from rs_keras.trainers import catrs
 
 
 def trainer_of(case, dtype="float64", **changes):
@@ -81,15 +83,15 @@ def mixed_batch(count, policy):
     return trainer, easy, (rng.uniform(size=[10, 8, 8, 1]), targets, draw)
 
 
-def watched(trainer, monkeypatch):
+def watched(monkeypatch):
     """A list that each attack adds its number of images to."""
-    find, attacked = trainer._find, []
+    find, attacked = NoiseAscent.__call__, []
 
-    def counted(classify, noise, *rest):
+    def counted(self, classify, noise, *rest):
         attacked.append(noise.shape[1])
-        return find(classify, noise, *rest)
+        return find(self, classify, noise, *rest)
 
-    monkeypatch.setattr(trainer, "_find", counted)
+    monkeypatch.setattr(NoiseAscent, "__call__", counted)
     return attacked
 
 
@@ -104,11 +106,12 @@ def losses_and_gradients(trainer, batch):
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 9, 10])
 def test_images_that_do_not_count_are_not_attacked(count, policy, monkeypatch):
     trainer, easy, batch = mixed_batch(count, policy)
-    attacked = watched(trainer, monkeypatch)
+    attacked = watched(monkeypatch)
     losses, gradients = losses_and_gradients(trainer, batch)
     assert losses["ce"].numpy().all()
     np.testing.assert_array_equal(losses["worst"].numpy() > 0, easy)
-    monkeypatch.setattr(CATRS, "_takes_images_apart", lambda self: False)
+    # Accelerators attack all.
+    monkeypatch.setattr(catrs, "only_cpus", lambda: False)
     wanted = losses_and_gradients(trainer, batch)
     tf.nest.map_structure(
         lambda one, other: golden.near(one, other.numpy(), 1e-12),
@@ -122,7 +125,7 @@ def test_images_that_do_not_count_are_not_attacked(count, policy, monkeypatch):
 def test_xla_attacks_all_images(policy, monkeypatch):
     trainer, _, batch = mixed_batch(5, policy)
     wanted = trainer.losses_of(*batch)
-    attacked = watched(trainer, monkeypatch)
+    attacked = watched(monkeypatch)
     found = tf.function(trainer.losses_of, jit_compile=True)(*batch)
     assert attacked == [10]
     for name, value in wanted.items():

@@ -1,4 +1,6 @@
+import itertools
 import json
+import time
 
 import keras
 import numpy as np
@@ -92,14 +94,19 @@ def test_rows_do_not_depend_on_their_neighbours(model, images):
     np.testing.assert_array_equal(together, alone)
 
 
-def test_slices_of_the_host_loop_change_nothing(model, images):
+def test_slices_of_the_host_loop_change_no_count(model, images, monkeypatch):
     # Slow calls are cut finer, quick ones coarser; the counts must not notice.
     expected = Certifier(model, sigma=0.5, batch_size=8).sample(images, n=500)
-    for passes in (1, 2, 1000):
+    reads = {}
+    for seconds in (0.0, 0.5, 60.0):
+        ticks = itertools.count(step=seconds)
+        monkeypatch.setattr(
+            time, "perf_counter", lambda ticks=ticks: next(ticks)
+        )
         certifier = Certifier(model, sigma=0.5, batch_size=8)
-        certifier._passes = passes
-        certifier._adapt = lambda seconds: None
         np.testing.assert_array_equal(certifier.sample(images, n=500), expected)
+        reads[seconds] = next(ticks) / seconds if seconds else 0
+    assert reads[60.0] > 2 * reads[0.5]
 
 
 def test_replicas_share_the_draws(model, images):

@@ -1,7 +1,9 @@
 """Data sets against plain loops, Pillow and their own definition."""
 
 import os
+import urllib.request
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import keras
@@ -13,7 +15,6 @@ from PIL import Image
 
 from rs_keras import datasets
 from rs_keras.datasets import augmentation
-from rs_keras.datasets import readers
 from rs_keras.datasets.sources import ArraySource
 from rs_keras.datasets.sources import Plan
 
@@ -333,26 +334,37 @@ def test_resized_crop_is_what_pillow_does(kind, mirror):
     np.testing.assert_allclose(found, expected, atol=2.01 / 255)
 
 
+def resized_crop_windows(height, width, numbers, size):
+    """(top, left, height, width) of the windows that `resized_crop` takes.
+
+    Each pixel of the picture says where it is. Resized to `size`, which is
+    larger than any window, the corners of a window keep their values.
+    """
+    place = np.arange(height * width).reshape(height, width)
+    pixels = np.stack([place >> 8, place & 255, 0 * place], -1)
+    png = tf.io.encode_png(pixels.astype(np.uint8))
+    windows = []
+    for row in numbers:
+        # 0.9: not mirrored.
+        row = tf.constant([*row[:-1], 0.9], tf.float32)
+        crop = augmentation.resized_crop(png, row, size).numpy()
+        corners = np.rint(crop[[0, -1], [0, -1]] * 255) @ [256, 1, 0]
+        (top, left), (bottom, right) = np.divmod(corners, width).T.reshape(2, 2)
+        windows.append([top, left, bottom - top + 1, right - left + 1])
+    return np.array(windows, int)
+
+
 def test_resized_crop_windows_fit_and_vary():
-    rng = np.random.default_rng(0)
-    windows = np.array(
-        [
-            augmentation._window(
-                tf.constant(300),
-                tf.constant(500),
-                tf.constant(rng.random(23, np.float32)),
-            )
-            for _ in range(300)
-        ]
-    )
+    numbers = np.random.default_rng(0).random((300, 23))
+    windows = resized_crop_windows(150, 250, numbers, size=250)
     top, left, height, width = windows.T
     assert top.min() >= 0 and left.min() >= 0
-    assert (top + height).max() <= 300 and (left + width).max() <= 500
-    share = height * width / 150_000
+    assert (top + height).max() <= 150 and (left + width).max() <= 250
+    share = height * width / 37_500
     assert 0.075 < share.min() and share.max() <= 1
     # Rounding to whole pixels moves the shape a little.
-    assert 0.74 < (width / height).min() and (width / height).max() < 1.35
-    # A window of 300 x 225 or less (45% of the image) fits whatever its
+    assert 0.73 < (width / height).min() and (width / height).max() < 1.36
+    # A window of 150 x 112 or less (45% of the image) fits whatever its
     # shape, so below that every share is equally likely.
     low = share[share < 0.4]
     uniform = scipy.stats.uniform(0.08, 0.32)
@@ -369,11 +381,9 @@ def test_resized_crop_windows_fit_and_vary():
     ],
 )
 def test_resized_crop_falls_back_on_the_centre(height, width, expected):
-    numbers = tf.constant(np.full(23, 0.5, np.float32))
-    window = augmentation._window(
-        tf.constant(height), tf.constant(width), numbers
-    )
-    assert window.numpy().tolist() == expected
+    numbers = np.full((1, 23), 0.5)
+    windows = resized_crop_windows(height, width, numbers, size=32)
+    assert windows.tolist() == [expected]
 
 
 # -- archives ----------------------------------------------------------------
@@ -739,7 +749,10 @@ def test_bad_calls_are_refused(call, words):
 def test_data_that_cannot_be_had_says_what_to_do(
     name, words, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(readers, "_reachable", lambda url: False)
+    def no_network(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", no_network)
     with pytest.raises(FileNotFoundError, match=words):
         datasets.load(name, data_dir=tmp_path)
 
@@ -750,14 +763,22 @@ def test_server_that_fails_says_what_to_do(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("checksum mismatch")
 
-    monkeypatch.setattr(readers, "_reachable", lambda url: True)
+    monkeypatch.setattr(
+        urllib.request, "urlopen", lambda *_, **__: nullcontext()
+    )
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     with pytest.raises(FileNotFoundError, match="checksum mismatch.*build"):
         datasets.load("svhn_cropped", data_dir=tmp_path)
 
 
-def test_nothing_answers_at_a_closed_port():
-    assert not readers._reachable("http://127.0.0.1:9/file")
+def test_data_at_a_closed_port_cannot_be_fetched(tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    # Nothing answers there.
+    url = "http://127.0.0.1:9/file"
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "url_infos", {url: None})
+    with pytest.raises(FileNotFoundError, match=f"no way to {url}"):
+        datasets.load("svhn_cropped", data_dir=tmp_path)
 
 
 def test_epochs_of_a_part_of_the_split():
