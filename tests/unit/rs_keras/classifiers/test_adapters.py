@@ -63,7 +63,7 @@ class Subclassed(keras.Model):
 
 def quantised(mode):
     model = sequential(keras.layers.Flatten(), keras.layers.Dense(3))
-    model.quantize(mode, filters="dense")
+    model.layers[-1].quantize(mode)
     return model
 
 

@@ -370,7 +370,7 @@ def test_networks_are_accepted_in_every_type(dtype):
 @pytest.mark.parametrize("mode", ["int8", "float8"])
 def test_quantised_networks_are_accepted(mode, images):
     model = sequential(keras.layers.Conv2D(4, 3, activation="relu"))
-    model.quantize(mode, filters="dense")
+    model.layers[-1].quantize(mode)
     assert Certifier(model, sigma=0.5).sample(images, n=100).sum() == 500
 
 
