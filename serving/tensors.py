@@ -17,27 +17,22 @@ _MOST_DIMENSIONS = 254
 _MOST_BYTES = 2**31 - 1
 
 _FIELDS = {
-    tf.float32: "float_val",
-    tf.float64: "double_val",
-    tf.int8: "int_val",
-    tf.int16: "int_val",
-    tf.int32: "int_val",
-    tf.uint8: "int_val",
-    tf.uint16: "int_val",
-    tf.int64: "int64_val",
-    tf.uint32: "uint32_val",
-    tf.uint64: "uint64_val",
-    tf.bool: "bool_val",
-    tf.string: "string_val",
-    tf.half: "half_val",
-    tf.bfloat16: "half_val",
-    tf.complex64: "scomplex_val",
-    tf.complex128: "dcomplex_val",
-    tf.qint8: "int_val",
-    tf.qint16: "int_val",
-    tf.qint32: "int_val",
-    tf.quint8: "int_val",
-    tf.quint16: "int_val",
+    tf.as_dtype(name): field
+    for field, names in {
+        "float_val": "float32",
+        "double_val": "float64",
+        "int_val": "int8 int16 int32 uint8 uint16 "
+        "qint8 qint16 qint32 quint8 quint16",
+        "int64_val": "int64",
+        "uint32_val": "uint32",
+        "uint64_val": "uint64",
+        "bool_val": "bool",
+        "string_val": "string",
+        "half_val": "half bfloat16",
+        "scomplex_val": "complex64",
+        "dcomplex_val": "complex128",
+    }.items()
+    for name in names.split()
 }
 _FIELDS_BY_ENUM = {
     dtype.as_datatype_enum: (dtype, field) for dtype, field in _FIELDS.items()

@@ -1,5 +1,6 @@
 """TLS for a server: its key and certificate, and whom it lets in."""
 
+import json
 import os
 import ssl
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class TLS:
         if self.ca is not None:
             fields["custom_ca"] = Path(self.ca)
         lines = [
-            f"{name}: {_quoted(path.read_text())}"
+            f"{name}: {json.dumps(path.read_text(), ensure_ascii=False)}"
             for name, path in fields.items()
         ]
         lines.append(f"client_verify: {str(self.client_verify).lower()}")
@@ -119,8 +120,3 @@ def _system_roots() -> bytes:
             "certificates of its own. Received: ca=None"
         )
     return Path(path).read_bytes()
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + escaped.replace("\n", "\\n") + '"'

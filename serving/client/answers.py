@@ -76,16 +76,32 @@ def sampled(asked: Sequence[int], server: str, outputs: Outputs) -> np.ndarray:
             negative, or a row has more votes than draws. It may have fewer: a
             draw whose logits are not finite votes for no class.
     """
-    _check_draws(server, outputs, asked)
+    drawn = outputs["n"]
+    if (drawn == 0).any():
+        row = drawn.tolist().index(0)
+        raise WrongAnswer(
+            f"{server} refuses image {row} of a request that was checked here: "
+            "client and export do not agree about what an image is",
+            server=server,
+        )
+    for n, wanted in zip(drawn.tolist(), asked, strict=True):
+        if n != wanted:
+            raise WrongAnswer(
+                f"{server} was asked for {wanted} draws and answers with n={n}",
+                server=server,
+            )
     _check_votes(server, outputs, asked, "counts")
     return outputs["counts"]
 
 
 def certified(
-    model: ServedModel, images: np.ndarray, server: str, outputs: Outputs
+    model: ServedModel,
+    spec: CertifySpec,
+    images: np.ndarray,
+    server: str,
+    outputs: Outputs,
 ) -> Certificate:
     """Returns the certificate that an answer to `certify` is worth, checked."""
-    spec = model.certify_spec()
     sampled([spec.n] * len(images), server, outputs)
     n0 = [spec.n0] * len(images)
     _check_votes(server, outputs, n0, "selection_counts")
@@ -106,25 +122,6 @@ def predicted(
     own = prediction(model, n, alpha, counts=counts, seed=outputs["seed"])
     _check_agreed(server, outputs, own, ("label", "p_value"))
     return own
-
-
-def _check_draws(server: str, outputs: Outputs, asked: Sequence[int]) -> None:
-    """Refuses an answer about other numbers of draws than were asked for."""
-    for row, (drawn, wanted) in enumerate(
-        zip(outputs["n"].tolist(), asked, strict=True)
-    ):
-        if drawn == 0:
-            raise WrongAnswer(
-                f"{server} refuses image {row} of a request that was checked "
-                "here: client and export do not agree about what an image is",
-                server=server,
-            )
-        if drawn != wanted:
-            raise WrongAnswer(
-                f"{server} was asked for {wanted} draws and answers with "
-                f"n={drawn}",
-                server=server,
-            )
 
 
 def _check_votes(

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from typing import Self
-from typing import TypeVar
 
 import numpy as np
 
@@ -22,8 +21,6 @@ from rs_keras.serving.client.served_model import ServedModel
 
 # Calls that run at a time; others wait for one of them to end.
 _MOST_CALLS = 64
-
-_Result = TypeVar("_Result")
 
 
 class AsyncCertificationClient:
@@ -80,6 +77,7 @@ class AsyncCertificationClient:
         **options: Any,
     ) -> None:
         self._client = CertificationClient(servers, model_name, **options)
+        # Its threads end with this client, or else with the interpreter.
         self._threads = ThreadPoolExecutor(_MOST_CALLS, "certification")
 
     async def model(self) -> ServedModel:
@@ -88,61 +86,55 @@ class AsyncCertificationClient:
 
     async def wait_ready(self, timeout: float = 60.0) -> ServedModel:
         """As `CertificationClient.wait_ready`."""
-        return await self._run(lambda client: client.wait_ready(timeout))
+        return await self._run(CertificationClient.wait_ready, timeout)
 
     async def settings(self, **arguments: Any) -> dict[str, Any]:
         """As `CertificationClient.settings`."""
-        return await self._run(lambda client: client.settings(**arguments))
+        return await self._run(CertificationClient.settings, **arguments)
 
     async def sample(self, images: Any, **arguments: Any) -> np.ndarray:
         """As `CertificationClient.sample`."""
-        return await self._run(
-            lambda client: client.sample(images, **arguments)
-        )
+        return await self._run(CertificationClient.sample, images, **arguments)
 
     async def predict(self, images: Any, **arguments: Any) -> Prediction:
         """As `CertificationClient.predict`."""
-        return await self._run(
-            lambda client: client.predict(images, **arguments)
-        )
+        return await self._run(CertificationClient.predict, images, **arguments)
 
     async def certify(self, images: Any, **arguments: Any) -> Certificate:
         """As `CertificationClient.certify`."""
-        return await self._run(
-            lambda client: client.certify(images, **arguments)
-        )
+        return await self._run(CertificationClient.certify, images, **arguments)
 
     async def decide(
         self, images: Any, radius: float | Sequence[float], **arguments: Any
     ) -> Decision:
         """As `CertificationClient.decide`."""
-        return await self._run(
-            lambda client: client.decide(images, radius, **arguments)
-        )
+        method = CertificationClient.decide
+        return await self._run(method, images, radius, **arguments)
 
     def certify_each(
-        self, examples: Iterable[Example], **arguments: Any
-    ) -> AsyncGenerator[tuple[Any, Certificate]]:
+        self,
+        examples: Iterable[Example],
+        chunk: int | None = None,
+        **arguments: Any,
+    ) -> AsyncGenerator[tuple[Any, Certificate], None]:
         """As `CertificationClient.certify_each`, for `async for`."""
-        return self._each(
-            lambda client: client.certify_each(examples, **arguments)
-        )
+        method = CertificationClient.certify_each
+        return self._each(method, examples, chunk=chunk, **arguments)
 
     def decide_each(
         self,
         examples: Iterable[Example],
         radius: float | Sequence[float],
+        chunk: int | None = None,
         **arguments: Any,
-    ) -> AsyncGenerator[tuple[Any, Decision]]:
+    ) -> AsyncGenerator[tuple[Any, Decision], None]:
         """As `CertificationClient.decide_each`, for `async for`."""
-        return self._each(
-            lambda client: client.decide_each(examples, radius, **arguments)
-        )
+        method = CertificationClient.decide_each
+        return self._each(method, examples, radius, chunk=chunk, **arguments)
 
     async def close(self) -> None:
         """Ends the connections."""
         self._client.close()
-        self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -151,28 +143,30 @@ class AsyncCertificationClient:
         await self.close()
 
     async def _run(
-        self, method: Callable[[CertificationClient], _Result]
-    ) -> _Result:
+        self, method: Callable[..., Any], *args: Any, **arguments: Any
+    ) -> Any:
         """Calls a method in a thread; stops the call if this is cancelled."""
         client, stop = self._client._for_one_call()
         try:
-            return await self._in_thread(method, client)
+            return await self._in_thread(method, client, *args, **arguments)
         finally:
             stop()
 
     async def _each(
-        self,
-        method: Callable[[CertificationClient], Iterator[tuple[Any, _Result]]],
-    ) -> AsyncGenerator[tuple[Any, _Result]]:
+        self, method: Callable[..., Any], *args: Any, **arguments: Any
+    ) -> AsyncGenerator[tuple[Any, Any], None]:
         """Takes each result of a stream from a thread, as it is asked for."""
         client, stop = self._client._for_one_call()
         try:
-            results = await self._in_thread(method, client)
+            results = await self._in_thread(method, client, *args, **arguments)
             while pair := await self._in_thread(next, results, None):
                 yield pair
         finally:
             stop()
 
-    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+    async def _in_thread(
+        self, function: Callable[..., Any], *args: Any, **arguments: Any
+    ) -> Any:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, *args)
+        work = partial(function, *args, **arguments)
+        return await loop.run_in_executor(self._threads, work)

@@ -191,7 +191,8 @@ def _counted(repeat: Repeat) -> str:
     for server, outputs in repeat.answers.items():
         counts = np.array2string(outputs["counts"][row], threshold=20)
         # Of `sample` the client knows the seed, else the server tells it.
-        seed = outputs.get("seed", repeat.inputs.get("seed"))[row].tolist()
+        seeds = (outputs if "seed" in outputs else repeat.inputs)["seed"]
+        seed = seeds[row].tolist()
         told.append(f"{server.label} counted {counts} under seed {seed}")
     draws = repeat.answers[first]["n"][row]
     return f"about the same {draws} draws: {'; '.join(told)}"

@@ -15,18 +15,11 @@ from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.sequential.decision import Decision
 from rs_keras.certification.spec import CertifySpec
-from rs_keras.export import signature
 from rs_keras.noise.keyed_seeds import Seed
 from rs_keras.serving.client import discovery
+from rs_keras.serving.client import procedures
 from rs_keras.serving.client.channels import ClientTLS
 from rs_keras.serving.client.fleet import Fleet
-from rs_keras.serving.client.procedures import CertifyProcedure
-from rs_keras.serving.client.procedures import DecideProcedure
-from rs_keras.serving.client.procedures import Example
-from rs_keras.serving.client.procedures import PredictProcedure
-from rs_keras.serving.client.procedures import SampleProcedure
-from rs_keras.serving.client.procedures import ask_one
-from rs_keras.serving.client.procedures import is_one_request
 from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.client.tasks import Progress
@@ -158,9 +151,7 @@ class CertificationClient:
     def _run(self, attempt: Callable[[Call, ServedModel], _Result]) -> _Result:
         """Calls `attempt` with the model that is served; see `discovery`."""
         with self._call() as call:
-            return discovery.with_served_model(
-                call, lambda model: attempt(call, model)
-            )
+            return discovery.with_served_model(call, attempt)
 
     @property
     def model(self) -> ServedModel:
@@ -227,7 +218,7 @@ class CertificationClient:
         spec = model.decide_spec(
             radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
         )
-        return DecideProcedure(model, spec).settings
+        return procedures.Decide(model, spec).settings
 
     def sample(
         self,
@@ -244,7 +235,7 @@ class CertificationClient:
         as in `certify`.
         """
         return self._run(
-            lambda call, model: SampleProcedure(model, n, first).run(
+            lambda call, model: procedures.Sample(model, n, first).run(
                 call, images, seed, chunk, progress
             )
         )
@@ -267,9 +258,9 @@ class CertificationClient:
         as_exported = all(one is None for one in (n, alpha, seed, chunk))
 
         def attempt(call: Call, model: ServedModel) -> Prediction:
-            if as_exported and is_one_request(call, model):
-                return ask_one(call, model, signature.PREDICT, images)
-            procedure = PredictProcedure(model, n, alpha)
+            procedure = procedures.Predict(model, n, alpha)
+            if as_exported and procedure.is_one_request(call):
+                return procedure.ask_one(call, images)
             return procedure.run(call, images, seed, chunk, progress)
 
         return self._run(attempt)
@@ -344,9 +335,10 @@ class CertificationClient:
         )
 
         def attempt(call: Call, model: ServedModel) -> Certificate:
-            if as_exported and is_one_request(call, model):
-                return ask_one(call, model, signature.CERTIFY, images)
-            procedure = CertifyProcedure(model, model.certify_spec(**arguments))
+            spec = model.certify_spec(**arguments)
+            procedure = procedures.Certify(model, spec)
+            if as_exported and procedure.is_one_request(call):
+                return procedure.ask_one(call, images)
             return procedure.run(call, images, seed, chunk, progress)
 
         return self._run(attempt)
@@ -374,14 +366,14 @@ class CertificationClient:
             spec = model.decide_spec(
                 radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
             )
-            procedure = DecideProcedure(model, spec)
+            procedure = procedures.Decide(model, spec)
             return procedure.run(call, images, seed, chunk, progress)
 
         return self._run(attempt)
 
     def certify_each(
         self,
-        examples: Iterable[Example],
+        examples: Iterable[procedures.Example],
         n0: int | None = None,
         n: int | None = None,
         alpha: float | None = None,
@@ -423,12 +415,12 @@ class CertificationClient:
             tolerance=tolerance,
             max_radius=max_radius,
         )
-        procedure = CertifyProcedure(model, spec)
+        procedure = procedures.Certify(model, spec)
         return procedure.each(self._call(), examples, chunk)
 
     def decide_each(
         self,
-        examples: Iterable[Example],
+        examples: Iterable[procedures.Example],
         radius: float | Sequence[float],
         alpha: float | None = None,
         n_max: int = 100_000,
@@ -441,7 +433,7 @@ class CertificationClient:
         spec = model.decide_spec(
             radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
         )
-        procedure = DecideProcedure(model, spec)
+        procedure = procedures.Decide(model, spec)
         return procedure.each(self._call(), examples, chunk)
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ _MOST_RESTARTS = 3
 
 _States = get_model_status_pb2.ModelVersionStatus.State
 # Why servers are left out: a `WrongAnswer` where they are broken.
-_Failed = dict[Server, str | WrongAnswer]
+_Failed = dict[Server, str | ServingError]
 _Result = TypeVar("_Result")
 
 
@@ -47,9 +47,9 @@ class VersionGone(Exception):
 
 
 def with_served_model(
-    call: Call, attempt: Callable[[ServedModel], _Result]
+    call: Call, attempt: Callable[[Call, ServedModel], _Result]
 ) -> _Result:
-    """Returns `attempt(model)`; again if that version was unloaded meanwhile.
+    """Calls `attempt` with the model; again if it was unloaded meanwhile.
 
     Raises:
         ServingError: If no server serves the model, or versions come and go.
@@ -58,7 +58,7 @@ def with_served_model(
     for _ in range(_MOST_RESTARTS + 1):
         model = served_model(call)
         try:
-            return attempt(model)
+            return attempt(call, model)
         except VersionGone as gone:
             replaced = str(gone) or replaced
             forget(call, model, replaced)
@@ -137,8 +137,11 @@ def read_description(call: Call, request: Request, version: int) -> ServedModel:
     """Reads what a server describes.
 
     Raises:
+        ServingError: If it refuses to.
         WrongAnswer: If it describes no export of rs-keras.
     """
+    if not request.ok:
+        raise request.refusal("`describe`")
     name, label = call.fleet.model_name, request.server.label
     asked = wire.Asked(name, version, signature.DESCRIBE)
     outputs = wire.outputs(request.response, asked, label, rows=1)
@@ -188,7 +191,7 @@ def _discover(call: Call, attempts: int) -> ServedModel:
         "no server answers: "
         + "; ".join(
             f"{server.label}: {trouble}"
-            if (trouble := channels.trouble(server.endpoint, fleet.tls))
+            if (trouble := channels.trouble(server.endpoint, fleet.client_tls))
             else str(why)
             for server, why in failed.items()
         ),
@@ -257,26 +260,24 @@ def _described(
     Returns None if none answers; `failed` then says why.
     """
     described: dict[Server, ServedModel] = {}
-    errors: list[ServingError] = []
     sent = [describe(call, server, version) for server in servers]
     for request in call.gather(sent, _PATIENCE):
-        server = request.server
-        if not request.ok:
-            failed[server] = request.failure
-            if request.kind is Kind.FINAL:
-                errors.append(request.refusal("`describe`"))
+        if not request.ok and request.kind is not Kind.FINAL:
+            failed[request.server] = request.failure
             continue
         try:
-            described[server] = read_description(call, request, version)
-        except WrongAnswer as error:
-            failed[server] = error
-            errors.append(error)
+            model = read_description(call, request, version)
+        except ServingError as error:
+            failed[request.server] = error
+        else:
+            described[request.server] = model
     if described:
         model, agreed = _majority(described, failed)
         call.fleet.pin(model, agreed)
         return model
-    if errors:
-        raise errors[0]
+    for reason in failed.values():
+        if isinstance(reason, ServingError):
+            raise reason
     return None
 
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 
 from rs_keras._checks import check_count
 from rs_keras.export import signature
+from rs_keras.serving import errors
 from rs_keras.serving import wire
 from rs_keras.serving.client import discovery
 from rs_keras.serving.client.audit import Audits
@@ -37,10 +38,6 @@ from rs_keras.serving.client.server_state import ServerState
 from rs_keras.serving.client.tasks import Job
 from rs_keras.serving.client.tasks import Task
 from rs_keras.serving.client.tasks import Tasks
-from rs_keras.serving.errors import Kind
-from rs_keras.serving.errors import OtherExport
-from rs_keras.serving.errors import ServingError
-from rs_keras.serving.errors import WrongAnswer
 from rs_keras.serving.event_log import event
 
 # Tasks a request under way into which the draws that wait are cut at the end.
@@ -104,20 +101,17 @@ class FanOut:
         share = self._fleet.audit if len(servers) > 1 else 0.0
         self._audits = Audits(share, self._model.metadata["dtype"])
         self._states = {
-            server: ServerState(server, self._fleet.retries)
+            server: ServerState(
+                server, self._fleet.retries, self._call.left_out.get(server)
+            )
             for server in servers
         }
-        for server, error in self._call.left_out.items():
-            if server in self._states:
-                self._states[server].left_out = True
-                self._states[server].failure = str(error)
         # Whose votes were counted.
         self._counted: set[Server] = set()
 
     def _step(self) -> list[Job]:
         """Gives out what can be, and takes in one answer."""
         now = time.monotonic()
-        self._leave_closed()
         self._probe(now)
         self._assign(now)
         states = self._states.values()
@@ -142,16 +136,12 @@ class FanOut:
 
     # -- giving out ------------------------------------------------------------
 
-    def _leave_closed(self) -> None:
-        """Leaves out servers that another call found to be gone."""
-        for server, state in self._states.items():
-            if server.closed:
-                state.gone = True
-                server.ready = False
-
     def _probe(self, now: float) -> None:
         """Asks servers that are not ready what they serve."""
         for server, state in self._states.items():
+            if server.closed:
+                # Another call found it to be gone.
+                state.lost("")
             waits = state.probing or state.paused_until > now
             if state.usable and not server.ready and not waits:
                 state.probing = True
@@ -192,7 +182,8 @@ class FanOut:
             other.server.ready and other.usable
             for other in self._states.values()
         )
-        shares = _SHARES_LEFT * self._fleet.in_flight * ready
+        # None where the last lost its connection this very moment.
+        shares = _SHARES_LEFT * self._fleet.in_flight * max(1, ready)
         waiting = self._tasks.waiting(state.chunk(None) * shares)
         return None if waiting is None else waiting / shares
 
@@ -249,7 +240,7 @@ class FanOut:
             self._failed(request, state)
         # Another makes these draws, unless one does already.
         if not task.copies and not isinstance(task, Repeat):
-            slow = not request.ok and request.kind is Kind.SLOW
+            slow = not request.ok and request.kind is errors.Kind.SLOW
             self._tasks.put_back(task.halves() if slow else [task])
         return []
 
@@ -268,10 +259,10 @@ class FanOut:
                 export=self._model.identity,
             )
             answer = task.read(server.label, outputs)
-        except OtherExport as error:
+        except errors.OtherExport as error:
             self._lost(state, str(error), replaced=True)
             return None
-        except WrongAnswer as error:
+        except errors.WrongAnswer as error:
             self._leave_out(state, error)
             return None
         state.answered(task, request.ended - request.begun)
@@ -285,13 +276,13 @@ class FanOut:
         self._audits.choose(task, server, outputs)
         return self._tasks.accept(task, answer)
 
-    def _audited(self, odd: dict[Server, WrongAnswer]) -> None:
+    def _audited(self, odd: dict[Server, errors.WrongAnswer]) -> None:
         """Leaves out servers that an audit found to be odd."""
         for server, error in odd.items():
             self._leave_out(self._states[server], error)
         for server, error in odd.items():
             if server in self._counted and not self._again:
-                raise ServingError(
+                raise errors.ServingError(
                     f"{error}. Some of what was finished before may rest on "
                     f"votes that {server.label} counted: start again without "
                     "it",
@@ -308,7 +299,7 @@ class FanOut:
         version, label = self._model.version, request.server.label
         try:
             model = discovery.read_description(self._call, request, version)
-        except WrongAnswer as error:
+        except errors.WrongAnswer as error:
             self._leave_out(state, error)
             return
         differing = self._model.differences(model)
@@ -327,29 +318,29 @@ class FanOut:
         """Notes a failure; leaves the server out if it would fail again."""
         kind, task = request.kind, request.task
         audit = isinstance(task, Repeat)
-        slow = kind is Kind.SLOW and task is not None
-        if kind is Kind.SLOW and audit:
+        slow = kind is errors.Kind.SLOW and task is not None
+        if kind is errors.Kind.SLOW and audit:
             state.audits = False
         whole = task is not None and not task.pieces and not audit
-        if kind is Kind.FINAL or (slow and whole):
+        if kind is errors.Kind.FINAL or (slow and whole):
             name = task.signature if task else signature.DESCRIBE
             self._leave_out(state, request.refusal(f"`{name}`"))
             return
-        if kind is Kind.GONE:
+        if kind is errors.Kind.GONE:
             self._lost(state, request.failure)
             return
         state.failed(request.failure)
         if slow:
             state.limit = max(1, task.draws // 2)
-        if kind in (Kind.AWAY, Kind.SLOW):
+        if kind in (errors.Kind.AWAY, errors.Kind.SLOW):
             state.server.ready = False
         event(logging.WARNING, "request_failed", what=state.failure)
 
-    def _leave_out(self, state: ServerState, error: ServingError) -> None:
+    def _leave_out(
+        self, state: ServerState, error: errors.ServingError
+    ) -> None:
         """Asks a server nothing more in this call."""
-        state.left_out = True
-        state.failure = str(error)
-        self._call.left_out[state.server] = error
+        state.left_out = self._call.left_out[state.server] = error
         discovery.log_left_out(state.server, error)
         for request in self._call.under_way:
             if request.server is state.server:
@@ -378,21 +369,16 @@ class FanOut:
             ends.append(now + _POLL)
         return min(ends) - now if ends else None
 
-    def _nobody_left(self) -> ServingError:
-        left_out = [
-            self._call.left_out[server]
-            for server in self._states
-            if server in self._call.left_out
-        ]
-        if left_out and len(self._states) == 1:
+    def _nobody_left(self) -> errors.ServingError:
+        states = self._states.values()
+        left_out = [state.left_out for state in states if state.left_out]
+        if left_out and len(states) == 1:
             return left_out[0]
         often = f"each failed {self._fleet.retries + 1} times in a row. "
-        failures = [
-            state.failure for state in self._states.values() if state.failure
-        ]
-        return ServingError(
+        reasons = [str(state.left_out or state.failure) for state in states]
+        return errors.ServingError(
             f"no server is left: {'' if left_out else often}"
-            f"{'; '.join(failures)}",
+            f"{'; '.join(filter(None, reasons))}",
             left_out[0].code if left_out else None,
         )
 

@@ -74,6 +74,7 @@ class Fleet:
     The arguments are those of `CertificationClient`; they are checked here.
 
     Attributes:
+        client_tls: How connections are encrypted; None where they are not.
         model: The version that is asked for; None where it is not known.
         closed: Whether the client was closed.
     """
@@ -98,17 +99,18 @@ class Fleet:
                 "`tls` must be a ClientTLS, True (the system's certificates) "
                 f"or None. Received: tls={self.tls!r}"
             )
-        if check_not_negative("audit", self.audit) > 1:
+        if self.version is not None:
+            self.version = check_count("version", self.version)
+        self.timeout = check_positive("timeout", self.timeout)
+        self.retries = check_count("retries", self.retries, 0)
+        self.in_flight = check_count("in_flight", self.in_flight)
+        self.audit = check_not_negative("audit", self.audit)
+        if self.audit > 1:
             raise ValueError(
                 f"`audit` must be in [0, 1]. Received: audit={self.audit!r}"
             )
-        if self.version is not None:
-            check_count("version", self.version)
-        check_positive("timeout", self.timeout)
-        check_count("retries", self.retries, 0)
-        check_count("in_flight", self.in_flight)
-        if isinstance(self.tls, bool):
-            self.tls = ClientTLS() if self.tls else None
+        tls = ClientTLS() if self.tls is True else self.tls
+        self.client_tls = tls if isinstance(tls, ClientTLS) else None
         self._addresses = channels.parse(self.addresses)
         self.model: ServedModel | None = None
         self.closed = False
@@ -141,7 +143,7 @@ class Fleet:
         with self._lock:
             old = self._servers
             self._servers = {
-                target: old.get(target) or Server(endpoint, self.tls)
+                target: old.get(target) or Server(endpoint, self.client_tls)
                 for target, endpoint in new.items()
             }
             for target, server in old.items():

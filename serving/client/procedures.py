@@ -1,8 +1,8 @@
 """The procedures of randomized smoothing over a fleet of servers.
 
 A procedure says which draws each image goes through, and what its votes are
-worth. `run` and `each` have the draws made by all servers; `ask_one` has the
-whole procedure run by one server, with the numbers of the export.
+worth. `run` and `each` have the draws made by all servers; `ask_one` has one
+server run the procedure, with the numbers of the export.
 """
 
 from abc import ABC
@@ -21,19 +21,14 @@ from rs_keras._checks import check_probability
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.sample_size import planned
-from rs_keras.certification.sequential.decision import Decision
-from rs_keras.certification.sequential.decision import decision_settings
-from rs_keras.certification.sequential.decision import decision_steps
-from rs_keras.certification.sequential.decision import decision_tables
+from rs_keras.certification.sequential import decision
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import DecideSpec
 from rs_keras.export import signature
 from rs_keras.noise.draws import as_seeds
 from rs_keras.noise.keyed_seeds import Seed
 from rs_keras.serving.client import answers
-from rs_keras.serving.client.discovery import VersionGone
-from rs_keras.serving.client.discovery import forget
-from rs_keras.serving.client.discovery import served_model
+from rs_keras.serving.client import discovery
 from rs_keras.serving.client.fanout import FanOut
 from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.served_model import ServedModel
@@ -63,6 +58,16 @@ class Procedure(ABC):
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model
+
+    def is_one_request(self, call: Call) -> bool:
+        """Whether images alone are one request to one server.
+
+        With several servers the draws are shared out, under seeds of the
+        client's, so that no single one decides. Keyed seeds only servers can
+        make.
+        """
+        alone = len(call.fleet.servers) == 1
+        return alone or self.model.metadata["seed"] == "keyed"
 
     @abstractmethod
     def rounds(self) -> Rounds:
@@ -109,16 +114,26 @@ class Procedure(ABC):
             try:
                 for job in FanOut(call, tasks, chunk, again=False).run():
                     yield job.key, self.result([job])
-            except VersionGone as gone:
-                forget(call, self.model, str(gone))
+            except discovery.VersionGone as gone:
+                discovery.forget(call, self.model, str(gone))
+                newer = discovery.served_model(call)
                 raise ServingError(
                     f"version {self.model.version} of model "
                     f"{self.model.name!r} was unloaded, or its number given "
                     "to another export, while a stream of images was being "
-                    f"certified with it; version {served_model(call).version} "
-                    "is served now. What was answered is about the former; "
-                    "start again for the latter"
+                    f"certified with it; version {newer.version} is served "
+                    "now. What was answered is about the former; start again "
+                    "for the latter"
                 ) from gone
+
+    def _ask_one(self, call: Call, name: str, images: Any, read: Any) -> Any:
+        """Has one server run it, with a seed of its own."""
+        images = self.model.images(images)
+        draws = (self.draws or 0) * len(images)
+        task = Task(name, {"images": images}, draws, partial(read, images))
+        for _ in FanOut(call, Tasks(self.model, whole=[task])).run():
+            pass
+        return task.answer
 
     def _jobs(self, examples: Iterable[Example]) -> Iterator[Job]:
         noise = self.model.metadata["noise"]
@@ -137,7 +152,7 @@ class Procedure(ABC):
             yield Job(key, image[0], pair, self.rounds)
 
 
-class SampleProcedure(Procedure):
+class Sample(Procedure):
     """The votes of draws first .. first+n-1."""
 
     def __init__(self, model: ServedModel, n: int, first: int = 0) -> None:
@@ -150,11 +165,11 @@ class SampleProcedure(Procedure):
         (votes,) = yield [Range(self.first, self.n)]
         return votes
 
-    def result(self, jobs: list[Job]) -> np.ndarray:
+    def result(self, jobs: list[Job]) -> Any:
         return np.stack([job.result for job in jobs])
 
 
-class PredictProcedure(SampleProcedure):
+class Predict(Sample):
     """A label, or abstention, from n draws; None is as exported."""
 
     def __init__(
@@ -164,6 +179,11 @@ class PredictProcedure(SampleProcedure):
         super().__init__(model, model.baked("predict_n", n))
         smallest = bounds.minimum_n(self.alpha, "predict")
         check_feasible("n", self.n, self.alpha, smallest)
+
+    def ask_one(self, call: Call, images: Any) -> Prediction:
+        """Has one server run it, where all is as exported."""
+        read = partial(answers.predicted, self.model)
+        return self._ask_one(call, signature.PREDICT, images, read)
 
     def result(self, jobs: list[Job]) -> Prediction:
         return answers.prediction(
@@ -175,7 +195,7 @@ class PredictProcedure(SampleProcedure):
         )
 
 
-class CertifyProcedure(Procedure):
+class Certify(Procedure):
     """A label and a radius, from draws that select and draws that bound."""
 
     def __init__(self, model: ServedModel, spec: CertifySpec) -> None:
@@ -183,6 +203,11 @@ class CertifyProcedure(Procedure):
         self.spec = spec
         if spec.tolerance is None:
             self.draws = spec.n0 + spec.n
+
+    def ask_one(self, call: Call, images: Any) -> Certificate:
+        """Has one server run it, where all is as exported."""
+        read = partial(answers.certified, self.model, self.spec)
+        return self._ask_one(call, signature.CERTIFY, images, read)
 
     def rounds(self) -> Rounds:
         n0, n = self.spec.n0, self.spec.n
@@ -207,16 +232,18 @@ class CertifyProcedure(Procedure):
         )
 
 
-class DecideProcedure(Procedure):
+class Decide(Procedure):
     """Whether the label stays within a radius, from draws until it is known."""
 
     def __init__(self, model: ServedModel, spec: DecideSpec) -> None:
         super().__init__(model)
-        self.tables = decision_tables(spec, model.smoothing)
-        self.settings = decision_settings(spec, model.smoothing, self.tables)
+        self.tables = decision.decision_tables(spec, model.smoothing)
+        self.settings = decision.decision_settings(
+            spec, model.smoothing, self.tables
+        )
 
     def rounds(self) -> Rounds:
-        steps = decision_steps(1, self.tables, self.model.sigma)
+        steps = decision.decision_steps(1, self.tables, self.model.sigma)
         _, first, n = next(steps)
         while True:
             (votes,) = yield [Range(first, n)]
@@ -225,39 +252,14 @@ class DecideProcedure(Procedure):
             except StopIteration as stop:
                 return stop.value
 
-    def result(self, jobs: list[Job]) -> Decision:
+    def result(self, jobs: list[Job]) -> decision.Decision:
         fields = {
             name: np.concatenate([job.result[name] for job in jobs])
             for name in jobs[0].result
         }
         settings = self.model.named(self.settings)
-        return Decision(**fields, seed=_seeds(jobs), settings=settings)
+        return decision.Decision(**fields, seed=_seeds(jobs), settings=settings)
 
 
 def _seeds(jobs: list[Job]) -> np.ndarray:
     return np.stack([job.seed for job in jobs])
-
-
-def is_one_request(call: Call, model: ServedModel) -> bool:
-    """Whether images alone are one request to one server.
-
-    With several servers the draws are shared out, under seeds of the client's,
-    so that no single one decides. Keyed seeds only servers can make.
-    """
-    alone = len(call.fleet.servers) == 1
-    return alone or model.metadata["seed"] == "keyed"
-
-
-def ask_one(call: Call, model: ServedModel, name: str, images: Any) -> Any:
-    """Asks one server for `certify` or `predict`, with the export's numbers."""
-    images = model.images(images)
-    if name == signature.CERTIFY:
-        n = model.metadata["n0"] + model.metadata["n"]
-        read = partial(answers.certified, model, images)
-    else:
-        n = model.metadata["predict_n"]
-        read = partial(answers.predicted, model, images)
-    task = Task(name, {"images": images}, n * len(images), read)
-    for _ in FanOut(call, Tasks(model, whole=[task])).run():
-        pass
-    return task.answer

@@ -7,6 +7,7 @@ from rs_keras.serving.client.audit import Repeat
 from rs_keras.serving.client.fleet import Server
 from rs_keras.serving.client.requests import pause_after
 from rs_keras.serving.client.tasks import Task
+from rs_keras.serving.errors import ServingError
 
 _FIRST_CHUNK = 1_000
 _SECONDS_A_CHUNK = 1.0
@@ -29,24 +30,25 @@ class ServerState:
     Attributes:
         server: The server.
         retries: How many failures in a row are borne.
+        left_out: Why it is not asked any more: not to be trusted, or of no
+            use; None where it is.
         in_flight: Requests under way.
         failures: In a row.
         paused_until: Nothing is sent before.
         gone: Whether it lost the version.
-        left_out: Whether it is not to be trusted, or of no use.
         audits: Whether it is fast enough to make audits.
-        described: Whether it is being asked what it serves.
+        probing: Whether it is being asked what it serves.
         limit: The most draws a task, after a deadline passed.
         failure: Its last one, in words.
     """
 
     server: Server
     retries: int
+    left_out: ServingError | None = None
     in_flight: int = 0
     failures: int = 0
     paused_until: float = 0.0
     gone: bool = False
-    left_out: bool = False
     audits: bool = True
     probing: bool = False
     limit: int | None = None
@@ -55,8 +57,8 @@ class ServerState:
     @property
     def usable(self) -> bool:
         """Whether it may yet do some work."""
-        out = self.gone or self.left_out
-        return not out and self.failures <= self.retries
+        there = not self.gone and self.left_out is None
+        return there and self.failures <= self.retries
 
     def has_room(self, now: float, in_flight: int) -> bool:
         """Whether it may be sent a request now."""
@@ -121,6 +123,6 @@ class ServerState:
 
     def lost(self, failure: str) -> None:
         """Notes that it has the version no more."""
-        self.failure = failure
+        self.failure = failure or self.failure
         self.gone = True
         self.server.ready = False

@@ -292,6 +292,24 @@ def test_async_leaves_the_loop_free_and_can_be_cancelled(fake, images):
     assert fake.samples <= asked + 2
 
 
+def test_an_async_stream_that_is_left_gives_up_its_requests(fake, images):
+    fake.always = 0.1
+
+    async def ask():
+        async with AsyncCertificationClient(fake.address, "m") as client:
+            examples = ((row, images[0], SEEDS[0]) for row in range(1_000))
+            stream = client.certify_each(examples, n=500, chunk=600)
+            _, first = await anext(stream)
+            await stream.aclose()
+            return first
+
+    first = asyncio.run(ask())
+    assert (first.counts[0] == votes(SEEDS[0], 100, 500)).all()
+    asked = fake.samples
+    time.sleep(0.5)
+    assert fake.samples <= asked + 2
+
+
 # -- failures ------------------------------------------------------------------
 
 AGAIN = {
@@ -852,6 +870,16 @@ def test_a_closed_client(fake):
     client.close()
     with pytest.raises(ValueError, match="closed"):
         _ = client.model
+
+
+def test_a_closed_async_client(fake, images):
+    async def ask():
+        client = AsyncCertificationClient(fake.address, "m")
+        await client.close()
+        with pytest.raises(ValueError, match="closed"):
+            await client.certify(images)
+
+    asyncio.run(ask())
 
 
 def resolved_as(monkeypatch, machines):
