@@ -19,15 +19,15 @@ _XLA = "_XlaMustCompile"
 def image_shape_of(
     model: Any, given: Sequence[int] | None = None
 ) -> tuple[int, int, int]:
-    """Returns (H, W, C), from the model where it tells.
+    """Returns (H, W, C), by default that of the model.
 
     Args:
         model: A Keras model, a loaded SavedModel or a function.
-        given: What the caller says; needed where the model does not.
+        given: The user's shape; required if the model has none.
 
     Raises:
-        ValueError: If it is not known, not three positive numbers, or another
-            than the model's.
+        ValueError: If the shape is unknown, not three positive numbers, or
+            differs from that of the model.
     """
     own_shape = _input_shape(model) or _input_shape(network_of(model))
     if given is None:
@@ -87,17 +87,17 @@ def variables_of(count: ConcreteFunction) -> list[tf.Variable]:
 
 
 def has_other_resources(count: ConcreteFunction) -> bool:
-    """Whether a traced function reads more than variables: tables, say."""
+    """Whether a traced function reads resources other than variables."""
     resources = [t for t in count.captured_inputs if t.dtype == tf.resource]
     return len(resources) > len(count.graph.variables)
 
 
 def classifier_hash(logits: ConcreteFunction) -> str:
-    """Returns a SHA-256 of a traced classifier: weights, and what it does.
+    """Returns a SHA-256 of a traced classifier: weights and operations.
 
-    Two exports of the same classifier have the same, whatever its layers are
-    called. (Another release of TensorFlow or Keras may trace it otherwise; what
-    lookup tables hold is not seen.)
+    Two exports of the same classifier have the same hash, whatever the names
+    of its layers. (Another release of TensorFlow or Keras may trace it
+    differently. The contents of lookup tables are not included.)
     """
     digest = hashlib.sha256()
     for variable in variables_of(logits):
@@ -110,7 +110,7 @@ def classifier_hash(logits: ConcreteFunction) -> str:
 
 
 def check_servable(count: ConcreteFunction) -> None:
-    """Refuses operations that run here and not in TF Serving.
+    """Raises for operations that TF Serving cannot run.
 
     Raises:
         ValueError: If the classifier calls Python code or asks for XLA.

@@ -103,8 +103,8 @@ class CertifierGraph:
         }
 
         def served(**inputs: tf.Tensor) -> Outputs:
-            # Servers do not look at shapes: without this check, operations
-            # that happen to fit would answer about something else.
+            # Servers do not check shapes: without this check, inputs of a
+            # wrong but broadcastable shape would give a wrong answer.
             inputs = {
                 name: tf.ensure_shape(value, specs[name].shape)
                 for name, value in inputs.items()
@@ -152,10 +152,9 @@ class CertifierGraph:
         n: tf.Tensor,
         alpha: tf.Tensor,
     ) -> Outputs:
-        """CERTIFY with numbers and seed of the client's, row by row.
+        """CERTIFY with the client's numbers and seed, row by row.
 
-        The limit of draws holds for each round; the votes of a round say how
-        many it made.
+        `max_n` limits each round; the sum of its votes is the number of draws.
         """
         valid = self._accepts(images) & _is_probability(alpha)
         valid &= (n0 > 0) & (n > 0)
@@ -177,10 +176,10 @@ class CertifierGraph:
         return {**certificate, **votes, "n": n, "seed": seed}
 
     def decide(self, images: tf.Tensor, radius: tf.Tensor) -> Outputs:
-        """DECIDE at a radius of the client's, with a seed of the server's.
+        """DECIDE at the client's radius, with a seed of the server.
 
-        By the votes of two classes, whatever bound `certify` has: what they
-        need of the tables holds for every radius.
+        Uses the rule for two counts, whatever the bound of `certify`: its
+        tables hold for every radius.
         """
         seed = self._new_seeds(images)
         max_radius = self.settings.decide_spec.max_radius(self._smoothing)
@@ -197,7 +196,7 @@ class CertifierGraph:
             self._tables,
             tf.gather_nd(radius, rows),
         )
-        # What a row answers that is not accepted.
+        # The outputs of rows that are not accepted.
         zeros = tf.zeros_like(seed[:, 0])
         refused = {
             "label": zeros + ABSTAIN,
@@ -227,7 +226,7 @@ class CertifierGraph:
         self, k: tf.Tensor, k2: tf.Tensor, n: tf.Tensor, alpha: tf.Tensor
     ) -> Outputs:
         """p_lower and radius from counts, with runner-up or without."""
-        # The bounds take a row with alpha = 0 for one that makes no sense.
+        # The bounds treat alpha = 0 as an invalid row.
         alpha = tf.where(_is_probability(alpha), alpha, tf.zeros_like(alpha))
         common = n, alpha, self._smoothing.sigma, self._smoothing.distance
         one_class = bounds.certificate(k, None, *common)
@@ -251,10 +250,10 @@ class CertifierGraph:
         """As `certify`, on image files."""
         return self.certify(self._decoded(image_bytes))
 
-    # -- their parts ---------------------------------------------------------
+    # -- parts of the signatures ---------------------------------------------
 
     def _accepts(self, images: tf.Tensor) -> tf.Tensor:
-        """Which rows are valid images, as the certifier checks them in process.
+        """Which rows are valid images, by the rules of the certifier.
 
         Nothing is clipped: the certificate would be about another image.
         """
@@ -276,7 +275,7 @@ class CertifierGraph:
     def _decoded(self, image_bytes: tf.Tensor) -> tf.Tensor:
         """Image files as float32 [B, H, W, C]; an empty string as no image."""
         shape = list(self.sampler.image_shape)
-        # Looked up, as an optimiser may turn a division into a product.
+        # A lookup table: an optimiser may turn a division into a product.
         levels = tf.constant(np.arange(256, dtype=np.float32) / np.float32(255))
 
         def decoded(file: tf.Tensor) -> tf.Tensor:
@@ -298,9 +297,9 @@ class CertifierGraph:
 
 
 def _same_rows(inputs: list[tf.Tensor]) -> list[tf.Operation]:
-    """Refuses inputs of unequal length, which would be broadcast or cut.
+    """Fails for inputs of unequal length, which would be broadcast or cut.
 
-    No fault of one row: a server that puts requests together looks for it.
+    Not the fault of a single row, and a batching server checks it first.
     """
     rows = [tf.shape(value)[0] for value in inputs]
     text = "the inputs must have the same number of rows, but have"

@@ -12,10 +12,10 @@ from typing import Any
 # In `assets.extra`, which TensorFlow never reads.
 FILE = "assets.extra/rs_keras.json"
 
-# Raised when a field, or an output of a signature, changes its meaning.
+# Incremented when a field or an output of a signature changes its meaning.
 FORMAT = 3
 
-# Who wrote the export says nothing about what is certified.
+# These fields do not affect what is certified.
 NOT_COMPARED = ("library", "tensorflow", "guarantee")
 
 _SECRET = (
@@ -39,11 +39,11 @@ def to_json(metadata: dict[str, Any]) -> str:
 
 
 def identity(metadata: Mapping[str, Any]) -> int:
-    """Returns the number that every answer of an export carries.
+    """Returns the number with which every response identifies the export.
 
-    Exports of which draws may be added up have the same: those that differ in
-    nothing but who wrote them. (Those of one classifier that were written with
-    different releases of TensorFlow or Keras may differ in its hash.)
+    Exports whose votes may be added up have the same number: all fields except
+    `NOT_COMPARED` are equal. (The hash of one classifier may differ between
+    releases of TensorFlow or Keras.)
 
     Example:
 

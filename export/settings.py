@@ -14,7 +14,7 @@ from rs_keras.noise.draws import addressed_draws
 
 SEEDS = ("fresh", "keyed")
 
-# The most draws of a decision, as of `Certifier.decide`.
+# Default maximum number of draws, as in `Certifier.decide`.
 _DECIDE_N = 100_000
 
 
@@ -77,22 +77,22 @@ class Settings:
 
     @property
     def certify_spec(self) -> CertifySpec:
-        """What `certify` runs with where the client does not say."""
+        """The arguments of `certify` if the client gives none."""
         return CertifySpec(
             self.n0, self.n, self.alpha, runner_up=self.runner_up
         )
 
     @property
     def decide_spec(self) -> DecideSpec:
-        """What `decide` runs with, at whatever radius the client asks for."""
+        """The arguments of `decide`, apart from the client's radius."""
         return DecideSpec(0.0, self.alpha, self.decide_n, n0=self.n0)
 
     def _keep(self, name: str, value: object) -> None:
-        """Keeps a number as Python's own: those of NumPy make no JSON."""
+        """Stores a Python number; JSON cannot represent NumPy's."""
         object.__setattr__(self, name, value)
 
     def check_image_shape(self, image_shape: Sequence[int]) -> None:
-        """Refuses more draws, in two rounds, than a seed has numbers for."""
+        """Raises if two rounds of `max_n` draws exceed those of a seed."""
         most = addressed_draws(image_shape) // 2
         if self.max_n > most:
             raise ValueError(
@@ -101,7 +101,7 @@ class Settings:
             )
 
     def check_classes(self, num_classes: int) -> None:
-        """Refuses names that are more or fewer than the classes."""
+        """Raises unless there is one class name per class."""
         names = self.class_names
         if names is not None and len(names) != num_classes:
             raise ValueError(

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-# What a client gets that names no signature: `predict`.
+# The signature of requests that name none: `predict`.
 DEFAULT = "serving_default"
 
 PREDICT = "predict"
@@ -115,7 +115,7 @@ def _read_signatures() -> dict[str, Signature]:
 
 _ALL = _read_signatures()
 
-# Only where the export was asked for them.
+# Optional: only in exports with `image_bytes`.
 BYTES_SIGNATURES: Mapping[str, Signature] = MappingProxyType(
     {name: _ALL.pop(name) for name in (PREDICT_BYTES, CERTIFY_BYTES)}
 )

@@ -1,12 +1,12 @@
-"""Runs each signature of a new export once; servers warm up with the same.
+"""The smoke test of a new export, and its warm-up requests.
 
-TensorFlow optimises and plans a signature when it first runs: tenths of a
+TensorFlow optimises a signature when it first runs, which takes tenths of a
 second. TF Serving runs an export's warm-up requests when it loads a version,
-and does not serve a version that fails one. They cost it next to nothing: rows
-without an image draw nothing, and those with one draw one pass.
+and does not serve a version on which one fails. They are cheap: rows without an
+image draw nothing, and the others draw one pass.
 
-TF Serving runs graphs in a session, so the test does, too:
-`tf.saved_model.load` would run exports that no server can run.
+The test runs the graphs in a session, as TF Serving does: `tf.saved_model.load`
+would run exports that no server can run.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
 _TAG = "serve"
 
-# Two runtimes may add up in another order and decide a near tie otherwise; a
+# Two runtimes may sum in a different order and decide near ties differently; a
 # graph with other weights differs in far more votes.
 _VOTES_MOVED = 0.02
 
@@ -86,7 +86,7 @@ def run_requests(
         The outputs of each signature, by name.
 
     Raises:
-        ValueError: If it does not load or a signature does not run.
+        ValueError: If the export does not load or a signature fails.
     """
     answers = {}
     name = "(loading)"

@@ -1,11 +1,11 @@
-"""Version folders, as TF Serving looks for them: `exports/mnist/1`, `2`, ...
+"""Version folders in the layout of TF Serving: `exports/mnist/1`, `2`, ...
 
-A server loads a folder as soon as its name is a number. So a version is
-written under another name and renamed when it is whole.
+A server loads a folder as soon as its name is a number. A version is therefore
+written under another name and renamed when it is complete.
 
-The graph holds the secret of its seeds, so the files of a version are readable
-by their owner and group alone: the group of the folder of all versions, if
-that has the set-group-ID bit, else that of whoever exports.
+The graph contains the secret of its seeds, so only the owner and the group can
+read the files: the group of the folder of all versions, if that has the
+set-group-ID bit, otherwise the group of the exporting user.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-# Servers read the names as int64, and pass over what is larger.
+# Servers read the names as int64 and ignore larger numbers.
 LARGEST = 2**63 - 1
 
 _FOLDER_MODE = 0o750
@@ -58,7 +58,7 @@ def check_target(base: str | Path, version: int | None) -> Path:
             )
         if version in dict(_numbered(place)):
             raise _exists(version, place)
-    # The part of the path that exists; the rest will be made.
+    # The nearest ancestor that exists; the other folders are created.
     parent = next(p for p in (place, *place.parents) if p.exists())
     if not parent.is_dir():
         raise NotADirectoryError(
@@ -75,10 +75,10 @@ def check_target(base: str | Path, version: int | None) -> Path:
 
 @contextlib.contextmanager
 def scratch(base: Path) -> Iterator[Path]:
-    """Gives a folder beside the versions that no server looks at.
+    """Creates a temporary folder beside the versions, which servers ignore.
 
-    It is gone in the end, unless `publish` gave it a number. Until then, nobody
-    but the owner can open it.
+    It is removed at the end, unless `publish` renamed it. Only the owner can
+    open it.
     """
     base.mkdir(parents=True, exist_ok=True)
     folder = base / f"tmp.{os.getpid()}.{secrets.token_hex(4)}"
@@ -90,7 +90,7 @@ def scratch(base: Path) -> Iterator[Path]:
 
 
 def publish(folder: Path, base: Path, version: int | None) -> Path:
-    """Renames a whole export to its number: the next one when None.
+    """Renames a complete export to its version number (None: the next).
 
     Raises:
         FileExistsError: If another export took the number meanwhile.
@@ -99,14 +99,14 @@ def publish(folder: Path, base: Path, version: int | None) -> Path:
     while True:
         number = version
         if number is None:
-            # Of files, too: they are no versions, but in the way.
+            # Including files: they are no versions, but block the name.
             number = max(dict(_numbered(base)), default=0) + 1
         target = base / str(number)
         try:
             os.rename(folder, target)
             return target
         except OSError:
-            # Not empty: another export was faster.
+            # The folder is not empty: another export took the number.
             if not target.exists():
                 raise
         if version is not None:
@@ -121,10 +121,11 @@ def _exists(version: int, base: Path) -> FileExistsError:
 
 
 def _restrict(folder: Path) -> None:
-    """Lets owner and group read a version, and no one else.
+    """Makes a version readable for its owner and group only.
 
-    Whatever the umask: the server needs to read it, as another user of the
-    group. The folder itself comes last: what is in it was closed until then.
+    Regardless of the umask: a server run by another user of the group must be
+    able to read it. The folder comes last, so that its files stay closed until
+    then.
     """
     for path in folder.rglob("*"):
         path.chmod(_FOLDER_MODE if path.is_dir() else _FILE_MODE)

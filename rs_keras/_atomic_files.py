@@ -1,4 +1,4 @@
-"""Atomic file writes: readers find the old file or the new one, whole."""
+"""Atomic file writes: readers see either the old file or the new one."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     new one, never a part. The temporary name ends as `path` does.
 
     Args:
-        path: What the file is to be called. Its folder is made.
+        path: The path of the file. Its folder is created.
 
     Yields:
         Where to write it.

@@ -101,11 +101,11 @@ def _parsed(text: str) -> tuple[Member, dict[str, list[str]]]:
         task, index = config["task"]["type"], int(config["task"]["index"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{_WANTED}. Received: {text!r}") from error
-    strange = [job for job in jobs if job not in _JOBS]
-    if strange:
+    unknown_jobs = [job for job in jobs if job not in _JOBS]
+    if unknown_jobs:
         raise ValueError(
             f"`TF_CONFIG` must have no jobs but {' and '.join(_JOBS)}. "
-            f"Received: {', '.join(strange)}"
+            f"Received: {', '.join(unknown_jobs)}"
         )
     addresses = [name for job in _JOBS for name in jobs.get(job, [])]
     for address in addresses:

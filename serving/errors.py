@@ -1,33 +1,32 @@
-"""What a failed request means, and whether it may be sent again.
+"""Errors of requests, and which requests may be retried.
 
-Every request is a question: nothing on the server changes, and an answer that
-never came was never looked at. So a request may be sent again whenever the
-next attempt can end otherwise. A chunk of draws is addressed by its seed and
-numbers: sent again, it is the same chunk.
+Requests change nothing on the server, and a lost response was never used. A
+request may therefore be retried whenever a retry can succeed. A chunk of draws
+is addressed by its seed and numbers: a retried chunk is the same chunk.
 """
 
 from enum import Enum
 
 import grpc
 
-# What TF Serving puts behind a message that it has cut.
+# The suffix of messages that TF Serving has truncated.
 _CUT = "...TRUNCATED"
-# What it says of a version that it has unloaded, or never had.
+# TF Serving's message for a version that is not loaded.
 _NO_SERVABLE = "Servable not found for request"
 
 _Code = grpc.StatusCode
 
 
 class Kind(Enum):
-    """What to do about a failure.
+    """The kind of a failure, which determines the retry.
 
     Attributes:
-        AWAY: The connection or the server is gone; again, with pauses, once
-            the server says that it still serves the same model.
-        BUSY: The server turns requests away; again, with pauses.
-        SLOW: The deadline passed; again, in smaller chunks.
+        AWAY: The connection was lost; retry with pauses, after the server
+            has described the same model again.
+        BUSY: The server rejects requests; retry with pauses.
+        SLOW: The deadline passed; retry in smaller chunks.
         GONE: The server no longer has this version.
-        FINAL: The next attempt would end alike.
+        FINAL: A retry would fail in the same way.
     """
 
     AWAY = "away"
@@ -38,7 +37,7 @@ class Kind(Enum):
 
 
 class ServingError(OSError):
-    """A server, or all of them, did not answer what was asked.
+    """One server, or all of them, failed to answer a request.
 
     Attributes:
         code: The gRPC status code; None where no server answered.
@@ -66,17 +65,17 @@ class ServingError(OSError):
 
 
 class WrongAnswer(ServingError):
-    """What came is no answer that an export of rs-keras gives."""
+    """A response that no export of rs-keras gives."""
 
 
 class OtherExport(ServingError):
-    """An answer by an export that is not the one that was described."""
+    """A response of another export than the server described."""
 
 
 def kind_of(code: grpc.StatusCode, details: str) -> Kind:
-    """Says what to do about a request that failed."""
+    """Returns the kind of a failure."""
     if code is _Code.RESOURCE_EXHAUSTED:
-        # A message that is too long stays too long.
+        # A retried message would be too long again.
         return Kind.FINAL if "larger than max" in details else Kind.BUSY
     if code is _Code.DEADLINE_EXCEEDED:
         return Kind.SLOW
@@ -106,7 +105,7 @@ _ADVICE = {
 
 
 def describe_failure(server: str, code: grpc.StatusCode, details: str) -> str:
-    """Says in one sentence what a server answered, and what may help."""
+    """Describes a failure and a possible remedy in one sentence."""
     details = details.strip()
     if details.endswith(_CUT):
         details = f"{details.removesuffix(_CUT)} [cut by the server]"

@@ -1,4 +1,4 @@
-"""One JSON object a line: what happened, to which model, when."""
+"""The event log: one JSON object per line."""
 
 import json
 import logging

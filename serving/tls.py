@@ -1,4 +1,4 @@
-"""TLS for a server: its key and certificate, and whom it lets in."""
+"""TLS of a server: key, certificate and verification of clients."""
 
 import json
 import os
@@ -13,7 +13,7 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class TLS:
-    """The files that make a server's connections private.
+    """The TLS files of a server.
 
     Args:
         key: The server's private key (PEM, not encrypted).

@@ -1,4 +1,4 @@
-"""PredictRequests from arrays, and arrays from what comes back."""
+"""Conversion of arrays to PredictRequests, and of responses to arrays."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from rs_keras.serving.errors import WrongAnswer
 
 
 class Asked(NamedTuple):
-    """What a request is about."""
+    """The model, version and signature of a request."""
 
     model: str
     version: int
@@ -56,16 +56,15 @@ def outputs(
     could fill the memory.
 
     Args:
-        response: What came.
-        asked: What it should answer.
-        server: Its sender, for the error.
-        rows: How many rows were asked about.
+        response: The response.
+        asked: The model, version and signature of the request.
+        server: The sender, for the error.
+        rows: Number of rows of the request.
         num_classes: Of the model.
-        export: Which export was asked, as `ServedModel.identity`; None for
-            what tells it by itself.
+        export: The expected `ServedModel.identity`; None to skip the check.
 
     Raises:
-        OtherExport: If another one has the version's number now.
+        OtherExport: If another export has the version number now.
         WrongAnswer: If it is not an answer to this: another model, version
             or signature, an output that is missing, not asked for, or of
             another type or shape.

@@ -116,11 +116,11 @@ class SmoothTrainer(NoisyModel):
         """Makes one update and returns the running means of the epoch."""
         images, targets, weights = self._unpack(data)
         place = replicas.place_of(images)
-        rows, goals = replicas.never_empty((images, targets))
+        rows, row_targets = replicas.never_empty((images, targets))
         with replicas.counting(images):
-            draw = self._draw_for(rows, goals, place, tf.shape(images)[0])
+            draw = self._draw_for(rows, row_targets, place, tf.shape(images)[0])
         with replicas.counting(images), tf.GradientTape() as tape:
-            losses, logits = self.losses_and_logits(rows, goals, draw)
+            losses, logits = self.losses_and_logits(rows, row_targets, draw)
             losses = self._counted(losses, images, weights)
             total = tf.add_n(list(losses.values()))
             # The layers' regularization losses.
@@ -149,12 +149,12 @@ class SmoothTrainer(NoisyModel):
         images, targets, weights = self._unpack(data)
         place = replicas.place_of(images)
         first = self._evaluated + place.first
-        rows, goals = replicas.never_empty((images, targets))
+        rows, row_targets = replicas.never_empty((images, targets))
         seed = self._seed_of(EVALUATION_STEP)
         noise = self._gaussian(rows, seed, first, copies=1)
         self._evaluated.assign_add(place.total)
         logits = self.noisy_logits(rows, noise, training=False)
-        loss = {"ce": cross_entropy(labels_of(goals), logits)[0]}
+        loss = {"ce": cross_entropy(labels_of(row_targets), logits)[0]}
         loss = self._counted(loss, images, weights)["ce"]
         results = self._results(loss, logits, targets, weights)
         return replicas.reports(
@@ -162,7 +162,11 @@ class SmoothTrainer(NoisyModel):
         )
 
     def _draw_for(
-        self, rows: tf.Tensor, goals: Any, place: replicas.Place, real: Any
+        self,
+        rows: tf.Tensor,
+        row_targets: Any,
+        place: replicas.Place,
+        real: Any,
     ) -> Draw:
         """Returns the draw of a training step, with the examples' sigmas."""
         seed = self._seed_of(self.step)
@@ -176,7 +180,7 @@ class SmoothTrainer(NoisyModel):
             classify,
             draw,
             images=rows,
-            targets=goals,
+            targets=row_targets,
             seed=seed,
             first=place.first,
             real=real,

@@ -143,10 +143,12 @@ class CATRS(SmoothTrainer):
         target = self._target(targets, logits)
         losses = cross_entropy(labels, logits)
         copies = tf.shape(losses)[0]
-        easy = self._easy(labels, logits, target, draw["uniform"])
-        below = tf.range(copies)[:, None] < easy
+        num_easy = self._easy(labels, logits, target, draw["uniform"])
+        below = tf.range(copies)[:, None] < num_easy
         lowest = tf.where(below, tf.sort(losses, axis=0), 0.0)
-        worst = self._worst_loss(images, target, draw["noise"], easy == copies)
+        worst = self._worst_loss(
+            images, target, draw["noise"], num_easy == copies
+        )
         return {
             "ce": tf.reduce_mean(lowest, axis=0),
             "worst": self.weight * worst,
@@ -157,29 +159,29 @@ class CATRS(SmoothTrainer):
         images: tf.Tensor,
         target: tf.Tensor,
         noise: tf.Tensor,
-        counts: tf.Tensor,
+        masked_in: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns the largest divergence of each image that counts, else 0.
+        """Returns the largest divergence of each masked-in image, else 0.
 
-        Where it makes no difference, the others are not attacked: about a
-        quarter of the images of MNIST at sigma 1.0. There, a second pass with
-        a gradient takes only the noise with the largest divergence.
+        Where possible, the others (about a quarter of MNIST at sigma 1.0) are
+        not attacked, and a second pass computes the gradient of the noise with
+        the largest divergence only.
         """
         if self._takes_images_apart():
-            rows = _rows_of(counts)
+            rows = _rows_of(masked_in)
             images, target = tf.gather(images, rows), tf.gather(target, rows)
             noise = self._worst(images, target, tf.gather(noise, rows, axis=1))
-            every = self._divergences(images, target, noise)
-            which = tf.argmax(every, axis=0, output_type=tf.int32)
+            divergences = self._divergences(images, target, noise)
+            which = tf.argmax(divergences, axis=0, output_type=tf.int32)
             which = tf.stack([which, tf.range(tf.size(rows))], axis=-1)
             noise = tf.gather_nd(noise, which)[None]
             largest = self._divergences(images, target, noise)[0]
-            worst = tf.scatter_nd(rows[:, None], largest, tf.shape(counts))
+            worst = tf.scatter_nd(rows[:, None], largest, tf.shape(masked_in))
         else:
             noise = self._worst(images, target, noise)
-            every = self._divergences(images, target, noise)
-            worst = tf.reduce_max(every, axis=0)
-        return tf.cast(counts, worst.dtype) * worst
+            divergences = self._divergences(images, target, noise)
+            worst = tf.reduce_max(divergences, axis=0)
+        return tf.cast(masked_in, worst.dtype) * worst
 
     def _divergences(
         self, images: tf.Tensor, target: tf.Tensor, noise: tf.Tensor
@@ -188,11 +190,11 @@ class CATRS(SmoothTrainer):
         return divergence(target, self.noisy_logits(images, noise))
 
     def _takes_images_apart(self) -> bool:
-        """Whether some images can be left out, and it is quicker without them.
+        """Whether images can be left out of the attack, and this is faster.
 
-        Batch normalisation sees all images of a pass, and losses of layers are
-        those of the last one. XLA, and accelerators, want to know how many
-        images there are.
+        Not with batch normalisation, which depends on all images of a pass, nor
+        with losses of layers, which are those of the last pass. XLA and
+        accelerators need a fixed number of images.
         """
         layers = _compat.flat_layers(self.model)
         return (
@@ -205,9 +207,10 @@ class CATRS(SmoothTrainer):
     def adversarial_inputs(
         self, images: tf.Tensor, targets: Any, draw: Draw
     ) -> Draw:
-        """Finds what a step would, after its first pass, and undoes the pass.
+        """Runs the attack as a step does, without changing the statistics.
 
-        The statistics that the pass leaves behind are what the attack sees.
+        The attack sees the moving statistics after the first pass; they are
+        restored afterwards.
         """
         statistics = self.model.non_trainable_variables
         before = [tf.identity(variable.value) for variable in statistics]
@@ -263,8 +266,8 @@ class CATRS(SmoothTrainer):
             raise ValueError(_NO_TEACHER)
 
 
-def _rows_of(counts: tf.Tensor) -> tf.Tensor:
-    """Returns where `counts` is true, and other rows up to a round number."""
-    order = tf.argsort(tf.cast(counts, tf.int32), direction="DESCENDING")
-    needed = tf.maximum(tf.reduce_sum(tf.cast(counts, tf.int32)), 1)
+def _rows_of(masked_in: tf.Tensor) -> tf.Tensor:
+    """Returns the rows where `masked_in` is true, padded with other rows."""
+    order = tf.argsort(tf.cast(masked_in, tf.int32), direction="DESCENDING")
+    needed = tf.maximum(tf.reduce_sum(tf.cast(masked_in, tf.int32)), 1)
     return order[: -(-needed // _TOGETHER) * _TOGETHER]

@@ -94,12 +94,12 @@ class Consistency(SmoothTrainer):
         logits = self.noisy_logits(x, draw["noise"])
         ce = tf.reduce_mean(cross_entropy(labels_of(targets), logits), axis=0)
         mean = smoothed(logits)
-        apart = tf.reduce_mean(divergence(mean, logits), axis=0)
+        kl = tf.reduce_mean(divergence(mean, logits), axis=0)
         log_mean = tf.math.log(tf.maximum(mean, 1e-20))
         entropy = -tf.reduce_sum(mean * log_mean, axis=-1)
         losses = {
             "ce": ce,
-            "consistency": self.weight * apart,
+            "consistency": self.weight * kl,
             "entropy": self.entropy_weight * entropy,
         }
         return losses, logits

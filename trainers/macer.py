@@ -119,8 +119,8 @@ class MACER(SmoothTrainer):
             & tf.math.is_finite(xi)
             & (tf.abs(xi) <= self.gamma)
         )
-        # Harmless probabilities where an infinite slope would be multiplied
-        # by zero.
+        # Safe probabilities where an infinite gradient would be multiplied by
+        # zero.
         harmless = tf.constant([0.75, 0.25], top.dtype)
         xi = _margin(tf.where(kept[:, None], top, harmless))
         missing = sigma / 2 * (self.gamma - xi)

@@ -107,7 +107,7 @@ class SmoothMix(SmoothTrainer):
         self.one_step_max_norm = one_step_max_norm
         if one_step_max_norm is not None:
             check_positive("one_step_max_norm", one_step_max_norm)
-        # The first step on its own where its result is kept.
+        # The first step is separate if its result replaces the clean image.
         alone = 1 if self.one_step_adversary and self.steps > 1 else 0
         self._first = adversaries.Ascent(alone, step_size, max_norm)
         self._rest = adversaries.Ascent(self.steps - alone, step_size, max_norm)
@@ -136,19 +136,19 @@ class SmoothMix(SmoothTrainer):
         inputs = self.adversarial_inputs(images, targets, draw)
         clean, adv = inputs["init"], inputs["adv"]
         logits = self.noisy_logits(clean, noise)
-        # Fbar, [B, C]; the shares lam are [B, 1, 1, 1] for images.
+        # Smoothed prediction [B, C]; mixing ratios [B, 1, 1, 1] for images.
         mean = smoothed(logits)
         share = draw["mix"][:, None, None, None]
         mixed = (1.0 - share) * clean + share * adv
         share = draw["mix"][:, None]
         classes = tf.cast(tf.shape(mean)[-1], mean.dtype)
         target = (1.0 - share) * mean + share / classes
-        apart = divergence(target, self.noisy_logits(mixed, noise))
-        right = tf.cast(tf.argmax(mean, axis=-1) == labels, mean.dtype)
+        kl = divergence(target, self.noisy_logits(mixed, noise))
+        correct = tf.cast(tf.argmax(mean, axis=-1) == labels, mean.dtype)
         eta = self.eta * tf.cast(self.warmup_factor, mean.dtype)
         losses = {
             "ce": tf.reduce_mean(cross_entropy(labels, logits), axis=0),
-            "mixup": eta * right * tf.reduce_mean(apart, axis=0),
+            "mixup": eta * correct * tf.reduce_mean(kl, axis=0),
         }
         return losses, logits
 

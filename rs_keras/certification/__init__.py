@@ -1,4 +1,4 @@
-"""Monte Carlo certificates: drawing, counting votes, deciding."""
+"""Monte Carlo certification of smoothed classifiers."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Predictions and certificates, and the sentences that say what they mean."""
+"""Predictions and certificates, and their guarantees in words."""
 
 import tomllib
 from collections.abc import Mapping
@@ -95,10 +95,10 @@ class Certificate:
     sigma: np.ndarray | None = None
 
     def sentence(self, row: int = 0) -> str:
-        """Says in words what is certified of one image.
+        """Describes the certificate of one image in words.
 
-        The radius is rounded down. At a sigma chosen for the image it is said
-        which: of a classifier that chooses anew, nothing is certified.
+        The radius is rounded down. A sigma chosen for the image is named: a
+        classifier that chooses sigma for each input is not certified.
 
         Example:
 
@@ -129,7 +129,7 @@ this, with 99.9% confidence'
         )
 
     def statement(self) -> str:
-        """Says in words what is guaranteed, for whom and on what condition."""
+        """Describes the guarantee and its conditions in words."""
         texts = STATEMENTS["certificate"]
         notes = [
             texts[name].format(**self.settings)
@@ -140,7 +140,7 @@ this, with 99.9% confidence'
 
 
 def confidence_of(alpha: float) -> str:
-    """Says 1 - alpha in words, rounded down: "99.9% confidence"."""
+    """Returns 1 - alpha as text, rounded down: "99.9% confidence"."""
     return f"{(100 * _complement(alpha)).normalize():f}% confidence"
 
 
@@ -152,7 +152,7 @@ def _complement(alpha: float) -> Decimal:
 
 
 def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
-    """Says in words with what confidence a claim holds, and of what.
+    """Describes a claim, its confidence and its conditions in words.
 
     Args:
         settings: sigma, alpha and noise; bound and beta where the bound is on

@@ -49,17 +49,17 @@ class Certifier(SmoothedClassifier):
             TensorFlow operations, from images in [0, 1] to logits.
             Normalisation belongs inside it. It must be deterministic and
             answer row by row: the logits of an image may depend on neither
-            the other images of a batch nor the pass. The first call looks for
-            random operations and compares whole passes, and refuses what
-            differs beyond rounding; `docs/certification.md` says what it
-            cannot see. The certificate is about this classifier in inference
-            mode; its weights may be trained on, but once its layers or
-            attributes change, calls are refused.
-        sigma: Standard deviation of the noise, in pixel units, > 0. When None,
-            0.5, or that of the trainer where `model` is one, whose sigma no
-            other may contradict.
-        num_classes: Number of logits; from the model's output where it tells.
-        batch_size: Noisy copies a pass; chosen for the device when None. No
+            the other images of a batch nor the pass. The first call
+            searches for random operations and compares full passes, and raises
+            if they differ beyond rounding; `docs/certification.md` lists what
+            it cannot detect. The certificate is about this classifier in
+            inference mode. Training the weights further is allowed; after a
+            change of layers or attributes, calls raise.
+        sigma: Standard deviation of the noise, in pixel units, > 0. None is
+            0.5, or the sigma of the trainer if `model` is a trainer; any other
+            value than the trainer's is an error.
+        num_classes: Number of logits; by default that of the model's output.
+        batch_size: Noisy copies per pass; None chooses it for the device. No
             count depends on it.
         strategy: A `tf.distribute.Strategy` whose replicas share the draws.
             The counts are those of one device.
@@ -73,8 +73,8 @@ class Certifier(SmoothedClassifier):
             that type; None in the one that it was made for. The certificate is
             about the model so computed, which in bfloat16 is another
             classifier than in float32; `settings` and `statement()` say which.
-        key: Of `seed="keyed"`: the secret (bytes) or the name of a file that
-            holds it; the environment variable RS_KERAS_SEED_KEY when None.
+        key: The secret of `seed="keyed"` (bytes), or the name of its file;
+            None reads the environment variable RS_KERAS_SEED_KEY.
 
     Example:
 
@@ -109,8 +109,8 @@ class Certifier(SmoothedClassifier):
 
         Args:
             images: [B, H, W, C], in [0, 1].
-            n: Draws an image.
-            alpha: Probability of a wrong label, in (0, 1).
+            n: Draws per image.
+            alpha: Maximum probability of a wrong label, in (0, 1).
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
 
         Returns:
@@ -151,16 +151,16 @@ class Certifier(SmoothedClassifier):
         max_radius: float | None = None,
         seed: Seed = None,
     ) -> Certificate:
-        """Certifies each image: a label, and the radius in which it stays.
+        """Certifies each image: a label, and a radius within which it holds.
 
         Draws 0 .. n0-1 select the class, draws n0 .. n0+n-1 bound its
-        probability: the two rounds never share noise. With a `tolerance`, the
-        first round also plans how many of the second an image needs.
+        probability: the two never share noise. With a `tolerance`, the
+        selection draws also determine how many estimation draws are needed.
 
         Args:
             images: [B, H, W, C], in [0, 1].
             n0: Draws that select the class (1,000 if there is a tolerance).
-            n: Draws that bound its probability; with a tolerance, the most.
+            n: Draws that bound its probability; with a tolerance, the maximum.
             alpha: Probability of a certificate that is not true, for each
                 image, in (0, 1).
             bound: "clopper_pearson" (exact, on votes) certifies the classifier
@@ -171,14 +171,14 @@ class Certifier(SmoothedClassifier):
                 than about the plain radius, often larger). False gives
                 Cohen et al.'s bound 1 - p_lower, the one in the papers'
                 tables. Soft bounds need False.
-            tolerance: Radius, in pixel units, that an image may lose against
-                the one that all n draws would give it, for fewer draws. The
-                certificate is as sure as without. None draws n for every
-                image.
+            tolerance: Radius, in pixel units, that you are willing to give up
+                to use fewer draws. The confidence level is not affected. None
+                draws n for every image.
             max_radius: Larger radii are reported as this one. Together with a
                 tolerance it saves most of the draws.
-            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy. Whoever
-                knows the noise beforehand can look for an image that fools it.
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy. Anyone
+                who knows the noise in advance can search for an image that
+                fools it.
 
         Returns:
             A `Certificate`.
@@ -252,24 +252,22 @@ class Certifier(SmoothedClassifier):
         """Decides whether each image keeps its label within a radius.
 
         A group-sequential test: votes are counted in stages, and an image is
-        drawn no further once it is decided; most take a few hundred draws.
-        With probability at least 1 - alpha, over all stages and all radii
-        together, what is certified of an image is true. "Not certified" says
-        nothing.
+        not drawn again once it is decided; most take a few hundred draws. With
+        probability at least 1 - alpha, over all stages and all radii together,
+        the certificate of an image is true. "Not certified" guarantees nothing.
 
         Args:
             images: [B, H, W, C], in [0, 1].
-            radius: L2, in pixel units, >= 0; or several of them: each image
-                gets the largest that is certified, and their number costs no
-                alpha.
+            radius: L2, in pixel units, >= 0; or several: each image gets the
+                largest that is certified. Their number does not affect alpha.
             alpha: Probability of a certificate that is not true, for each
                 image, in (0, 1).
-            n_max: The most draws an image, with those that fix its class.
+            n_max: Maximum number of draws per image, including selection draws.
             runner_up: Whether to test the second class, too: certifies more
                 images. False certifies with fewer draws.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
-            n0: Draws that fix the class. Without the second class they are
-                saved wherever the radii allow it.
+            n0: Draws that select the class. With `runner_up=False` they are
+                omitted if the radii allow it.
 
         Returns:
             A `Decision`.

@@ -1,7 +1,7 @@
-"""Sample sizes: the draws an image needs, planned on those of the selection.
+"""Sample sizes: how many estimation draws each image needs.
 
-Given the selection, class and sample size are constants, so that fresh draws
-give a bound at the full confidence: planning spends nothing of alpha.
+The selection draws determine class and sample size; the bound uses only fresh
+draws, so it holds at the full confidence level.
 """
 
 import numpy as np

@@ -25,10 +25,10 @@ from rs_keras.noise.grid import grid_steps
 
 NOISE_MODES = ("float", "grid")
 
-# One call of the graph takes about this long, so that Ctrl-C is heard.
+# One call of the graph takes about this long, so that Ctrl-C takes effect.
 _SECONDS_A_CALL = 0.5
 _FIRST_PASSES = 8
-# Workers must cut the work alike, whatever their speed.
+# All workers must split the work identically, whatever their speed.
 _PASSES_UNDER_STRATEGY = 64
 
 
@@ -364,18 +364,22 @@ class SamplingLoop:
         size = self.sampler.batch_size
         row = 0
         while row < rows:
-            together = max(1, self._passes // -(-n // size))
-            span = slice(row, min(row + together, rows))
+            rows_per_call = max(1, self._passes // -(-n // size))
+            span = slice(row, min(row + rows_per_call, rows))
             done = 0
             while done < n:
-                begun = time.perf_counter()
-                take = n if together > 1 else min(n - done, self._passes * size)
+                started = time.perf_counter()
+                take = (
+                    n
+                    if rows_per_call > 1
+                    else min(n - done, self._passes * size)
+                )
                 yield span, np.int64(done), np.int64(take)
                 done += take
-                # A call with little to do says nothing of how long a full
-                # one takes.
+                # Calls with few passes do not predict the duration of a full
+                # call.
                 if 2 * (span.stop - row) * -(-take // size) > self._passes:
-                    self._adapt(time.perf_counter() - begun)
+                    self._adapt(time.perf_counter() - started)
             row = span.stop
 
     def _adapt(self, seconds: float) -> None:

@@ -40,7 +40,7 @@ _FIXED = frozenset(
 class SmoothedClassifier:
     """Counts how often a base classifier gives each class under noise.
 
-    `Certifier` is built on it, and says what the arguments are.
+    The base class of `Certifier`, which documents the arguments.
 
     Example:
 
@@ -75,14 +75,14 @@ class SmoothedClassifier:
         self.noise = check_choice("noise", noise, NOISE_MODES)
         self.dtype = compute_dtype(model) if dtype is None else dtype
         self._key = None if key is None else load_key(key)
-        # The model that votes: a copy if it has to compute in another type.
+        # The model that votes: a copy if it computes in another type.
         self.computing = model if dtype is None else computing_in(model, dtype)
         self._watched = WatchedModel(self.computing)
         self._loops: dict[tuple[int, ...], SamplingLoop] = {}
         self._probed: set[tuple[tuple[int, ...], bool]] = set()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Traced graphs would go on with the old value.
+        # Traced graphs would keep the old value.
         if name in _FIXED and "_probed" in self.__dict__:
             raise AttributeError(
                 f"`{name}` of a certifier is fixed: make another one. "
@@ -105,7 +105,7 @@ class SmoothedClassifier:
 
         Args:
             images: [B, H, W, C], in [0, 1].
-            n: Draws an image, >= 1.
+            n: Draws per image, >= 1.
             seed: See `rs_keras.noise.as_seeds`.
             first: Number of the first draw, >= 0. Counts of adjoining ranges
                 add up to those of the whole.
@@ -114,8 +114,8 @@ class SmoothedClassifier:
             int64 [B, num_classes].
 
         Raises:
-            ValueError: For arguments out of range, or more draws than a seed
-                has numbers for.
+            ValueError: For arguments out of range, or draw numbers beyond those
+                that a seed addresses.
 
         Example:
 
@@ -220,7 +220,7 @@ class SmoothedClassifier:
     def _prepare(
         self, images: Any, soft: bool = False
     ) -> tuple[np.ndarray, SamplingLoop]:
-        """Checks the images, and the model on the first that it sees."""
+        """Checks the images; probes the model once for each shape."""
         images = check_images(images, image_shape(self.model))
         shape = images.shape[1:]
         loop = self._loop_for(shape)

@@ -24,7 +24,7 @@ from rs_keras.certification.sequential.boundaries import shares_of_stages
 
 BOUNDS = ("clopper_pearson", "hoeffding", "bernstein")
 
-# Draws that select the class where they also tell how many more are needed.
+# Selection draws if they also determine the number of estimation draws.
 PILOT = 1_000
 
 
@@ -104,7 +104,7 @@ class CertifySpec:
         return self.bound != "clopper_pearson"
 
     def check(self, smoothing: SmoothingSpec) -> None:
-        """Refuses a tolerance or maximum that n draws cannot reach."""
+        """Raises for a tolerance or maximum beyond the radius of n draws."""
         limit = bounds.max_radius(
             self.n, self.alpha, smoothing.sigma, self.bound, self.runner_up
         )
@@ -165,7 +165,7 @@ class DecideSpec:
         _check_each(self, n_max=check_count, runner_up=check_flag)
 
     def check(self, smoothing: SmoothingSpec) -> None:
-        """Refuses radii that no n_max draws can certify."""
+        """Raises for radii that n_max draws cannot certify."""
         smallest = self.n0 + 1
         while not self.max_radius(smoothing, smallest):
             smallest += 1
@@ -200,7 +200,7 @@ def max_decided_radius(
 def _check_each(
     spec: CertifySpec | DecideSpec, **checks: Callable[[str, Any], Any]
 ) -> None:
-    """Checks fields and makes them Python's own types: NumPy's make no JSON."""
+    """Checks fields and converts them to Python's types, for JSON."""
     for name, check in checks.items():
         value = check(name, getattr(spec, name))
         object.__setattr__(spec, name, value)

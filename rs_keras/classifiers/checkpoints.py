@@ -14,10 +14,10 @@ from rs_keras.classifiers.adapters import network_of
 from rs_keras.models.pretrained import PRETRAINED
 from rs_keras.models.pretrained import Pretrained
 
-# What a training run keeps of its model, in its folder.
+# The file of the model in the folder of a training run.
 RUN_MODEL = "model.keras"
 
-# What stands before the name of a model that comes with the package.
+# The prefix of the names of bundled models.
 _BUNDLED = "pretrained:"
 
 # Keras reads a saved trainer only once its class is registered: the packages

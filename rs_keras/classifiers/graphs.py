@@ -16,7 +16,7 @@ ConcreteFunction = Any
 # Python code, which only the process that built the graph can run.
 PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
-# Attributes that say how something is called.
+# Attributes that only hold names.
 _NAMES = ("container", "debug_name", "shared_name", "token")
 
 

@@ -1,7 +1,7 @@
 """Python state of a model, watched for edits that a traced graph misses.
 
-Weights are variables, which a graph reads anew in each call. Layers,
-attributes and closures are read once, when it is traced.
+A graph reads weights, which are variables, in each call. It reads layers,
+attributes and closures only once, when it is traced.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from rs_keras.classifiers.adapters import traced_classifier
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.graphs import is_same
 
-# Their objects are told apart by identity; their insides are not looked at.
+# Objects of these libraries are compared by identity, not by content.
 _LIBRARIES = frozenset(
     ("builtins", "keras", "numpy", "tensorflow", "absl", "threading", "_thread")
 )
-# What Keras notes of a layer's use and of training, and connections that show
-# in the layers themselves.
+# Attributes in which Keras records calls and training, and connections that
+# are visible in the layers themselves.
 _NOTES = frozenset(
     """
     _tracker _trainable_variables _non_trainable_variables _metrics
@@ -43,7 +43,7 @@ _NOTES = frozenset(
     stop_predicting _eval_epoch_iterator
     """.split()
 )
-# Arrays and containers beyond these count by identity.
+# Larger arrays and containers are compared by identity.
 _MOST_BYTES = 2**20
 _MOST_ITEMS = 1_000
 _MOST_OBJECTS = 50_000

@@ -38,7 +38,7 @@ _REFUSED = (
     (_WRITES, "the operation {}, which writes a variable in each pass"),
     (_FROM_OUTSIDE, "the operation {}, which reads anew in each pass"),
 )
-# What they do cannot be searched.
+# Operations whose effects cannot be inspected.
 _OPAQUE = (*PYTHON_OPS, "XlaCallModule", "RemoteCall")
 
 # One coin for all rows of a pass agrees in 14 passes with probability 2^-13.
@@ -101,13 +101,13 @@ def check_operations(traced: ConcreteFunction) -> None:
     `model` must be deterministic in inference mode... RandomUniform...
     """
     for node in operations(traced):
-        for pattern, told in _REFUSED:
+        for pattern, description in _REFUSED:
             if pattern.match(node.op):
                 raise ValueError(
                     "`model` must be deterministic in inference mode, or votes "
                     "depend on each other (is a layer called with "
-                    f"training=True?). Received: {told.format(node.op)}, at "
-                    f"{node.name!r}"
+                    f"training=True?). Received: "
+                    f"{description.format(node.op)}, at {node.name!r}"
                 )
 
 
@@ -118,7 +118,7 @@ def probe(
     num_classes: int,
     votes: bool = True,
 ) -> None:
-    """Runs whole passes of the classifier and compares what they answer.
+    """Runs full passes of the classifier and compares their logits.
 
     Each image must get the same logits in each pass, up to rounding, whatever
     images are with it, in whatever order, and however many.
@@ -225,7 +225,7 @@ def warn_of_range(traced: ConcreteFunction, image: np.ndarray) -> None:
 def _change(
     traced: ConcreteFunction, images: np.ndarray
 ) -> tuple[float, float]:
-    """How far logits differ between images; also relative to the largest."""
+    """The largest change of logits between images, absolute and relative."""
     logits = tf.cast(traced(tf.constant(images)), tf.float64).numpy()
     if not np.isfinite(logits).all():
         return np.inf, np.inf
@@ -258,10 +258,10 @@ def _check_no_softmax(logits: np.ndarray) -> None:
 
 
 def _partial_sizes(batch_size: int) -> list[int]:
-    """Sizes at which passes are compared that are not full.
+    """Sizes of the partial passes that are compared.
 
-    The last pass of a range has what is left over of the draws: any number.
-    These are drawn anew each time, small ones as likely as large ones.
+    The last pass of a range has any number of remaining draws. The sizes are
+    random in each probe, uniform in their logarithm.
     """
     exponents = np.random.default_rng().uniform(size=_PARTIAL_PASSES)
     sizes = np.ceil(batch_size**exponents).astype(int)
@@ -271,7 +271,7 @@ def _partial_sizes(batch_size: int) -> list[int]:
 def _company(
     rows: np.ndarray, passes: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields passes in which half of the rows stand elsewhere, among others.
+    """Yields passes with half of the rows, at other positions.
 
     Yields:
         Which rows are kept, where they stand, and the batch. Each row is kept
@@ -280,7 +280,7 @@ def _company(
     m = len(rows)
     for number in range(1, passes + 1):
         kept = np.arange(m)[number % 2 :: 2] if m > 1 else np.arange(m)
-        # Odd ones: the first place is a kept row's in one pass, not the next.
+        # Odd steps: position 0 holds a kept row in every second pass.
         step = (1, (m // 2) | 1, (m // 3) | 1, 7, 13)[number % 5 - 1]
         places = (kept + max(1, step % m)) % m
         # Other means, variances, and extremes than those of the rows.
@@ -345,10 +345,10 @@ class _Comparison:
         if self.changed > 1 + self.share * self.seen:
             self._refuse(f"{self.changed} of {self.seen} votes that change")
 
-    def _refuse(self, found: str) -> None:
+    def _refuse(self, change: str) -> None:
         raise ValueError(
             "`model` must answer each image by itself, the same in each pass. "
-            f"Received: {found} with the other images in the batch, or from "
+            f"Received: {change} with the other images in the batch, or from "
             "pass to pass (batch normalisation in training mode? a random "
             "number?)"
         )

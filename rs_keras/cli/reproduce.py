@@ -122,11 +122,11 @@ def _runs(args: argparse.Namespace) -> list[str]:
 def _base(args: argparse.Namespace) -> str:
     """Returns the ablations' baseline; in full, it is a method of the table."""
     method = mnist.ABLATED
-    asked = mnist.recipe_of(
+    recipe = mnist.recipe_of(
         method, args.sigma, args.budget, args.epochs, args.data_dir
     )
     full = mnist.recipe_of(method, args.sigma, data_dir=args.data_dir)
-    if args.budget == "paper" and asked.epochs == full.epochs:
+    if args.budget == "paper" and recipe.epochs == full.epochs:
         return method
     return mnist.ablation(mnist.BASE)
 

@@ -1,4 +1,4 @@
-"""Certification logs: written, read, merged, measured, compared."""
+"""Certification logs: reading, writing, merging, metrics, comparison."""
 
 from typing import TYPE_CHECKING
 

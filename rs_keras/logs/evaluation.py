@@ -64,14 +64,14 @@ def certify_dataset(
     has no hashes: only the labels are compared, with a warning.)
 
     Args:
-        certifier: A `Certifier`; or a `CertificationClient`, which works on
-            several examples at a time and logs each when it is finished.
+        certifier: A `Certifier`, or a `CertificationClient`, which processes
+            several examples concurrently and logs each when it is finished.
         dataset: Yields (image, label), batched or not; in the same order each
             time.
         path: The log (TSV).
         skip: Takes examples 0, skip, 2 * skip, ...; >= 1.
-        max_examples: Stops after so many of them; None for no limit. A resumed
-            log may have a larger one.
+        max_examples: Maximum number of examples; None for no limit. It may be
+            larger when a log is resumed.
         seed: Example idx is drawn with `fold_in(seed, idx)`; "keyed" computes
             the seed from the image. None is fresh entropy, or the seed of a
             log that is resumed.
@@ -362,7 +362,7 @@ def _log_results(
     results_of: _Results,
     row_of: Callable[[Any], dict[str, Any]],
 ) -> CertificationLog:
-    """Examines what is not in the log yet, row after row."""
+    """Certifies or decides the examples that the log lacks, row by row."""
     settings = settings_of()
     first, shape, examples = first_example(examined.examples())
     if settings["noise"] == "grid" and "total_variation" not in settings:
@@ -372,7 +372,7 @@ def _log_results(
         **settings,
         "dataset": examined.name,
         "skip": examined.skip,
-        # Of the copy that votes; the model itself may have been trained on.
+        # Of the copy that votes; the model may have been trained since.
         "model": fingerprint(getattr(certifier, "computing", certifier.model)),
         "versions": {
             "rs_keras": rs_keras.__version__,
@@ -384,7 +384,7 @@ def _log_results(
     }
     seed, extra = settings["seed"], [*EXTRA]
     if settings.get("scope") == "per_input_sigma":
-        # A column, as in the format of the authors.
+        # A further column, as in the authors' format.
         extra.append("sigma")
     hashed = is_hashed(path, first)
     if hashed:
@@ -407,15 +407,15 @@ def _log_results(
             unit="image",
             disable=not examined.progress,
         )
-        begun = time.perf_counter()
+        last_row_at = time.perf_counter()
         for (idx, label, digest), result in bar:
             row = row_of(result)
             radii.append(row["radius"] * (row["predict"] == label))
             if hashed:
                 row[EXAMPLE] = digest
             # Since the last row: a client works on several images at a time.
-            row["time"] = time.perf_counter() - begun
+            row["time"] = time.perf_counter() - last_row_at
             writer.write(idx, label, **row)
             bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
-            begun = time.perf_counter()
+            last_row_at = time.perf_counter()
     return CertificationLog.read(path)

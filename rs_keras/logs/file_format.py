@@ -287,15 +287,19 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     >>> read_settings("mnist.tsv")
     {'sigma': 0.5, 'n': 1000}
     """
-    beside = settings_path(path)
-    if not beside.is_file():
+    settings_file = settings_path(path)
+    if not settings_file.is_file():
         return {}
     try:
-        settings = json.loads(beside.read_bytes())
+        settings = json.loads(settings_file.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{beside}: not a JSON file ({error})") from error
+        raise ValueError(
+            f"{settings_file}: not a JSON file ({error})"
+        ) from error
     if not isinstance(settings, dict):
-        raise ValueError(f"{beside}: must hold a JSON object of settings")
+        raise ValueError(
+            f"{settings_file}: must hold a JSON object of settings"
+        )
     return settings
 
 

@@ -112,7 +112,7 @@ class LogWriter:
         if not size:
             self._append(self._header)
 
-    def _check_same(self, found: Sequence[str]) -> None:
+    def _check_same(self, header: Sequence[str]) -> None:
         old = read_settings(self.path)
         if not old:
             raise ValueError(
@@ -127,10 +127,10 @@ class LogWriter:
                 "continued; choose another name, or the same settings. "
                 f"Differing: {differing}"
             )
-        if found != self._header:
+        if header != self._header:
             raise ValueError(
                 f"{self.path} has other columns and cannot be continued: "
-                f"{' '.join(found)} there, {' '.join(self._header)} now"
+                f"{' '.join(header)} there, {' '.join(self._header)} now"
             )
 
     def write(

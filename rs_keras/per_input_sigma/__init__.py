@@ -1,4 +1,4 @@
-"""A sigma of its own for each image: chosen, certified, composed."""
+"""Per-input sigma: optimization, certification and composition."""
 
 from typing import TYPE_CHECKING
 

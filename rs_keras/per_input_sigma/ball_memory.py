@@ -1,8 +1,8 @@
-"""Ball memory: certified balls are stored, and fix all later answers.
+"""Ball memory: stores certified balls, which determine all later answers.
 
-Its answers are constant inside the balls that it handed out, because it looks
-them up: true by decree, whatever the radii are, and only for images that were
-asked about before they were attacked.
+Inside a returned ball the answers are constant because they are looked up, not
+because of a bound. This protects only images that were certified before they
+were attacked.
 """
 
 import os
@@ -51,7 +51,7 @@ _UNREADABLE = (
 
 
 class BallMemory:
-    """Certifies with whatever radius, and then keeps the promise.
+    """Certifies images, and answers inside certified balls consistently.
 
     The memory-based procedure for input-dependent smoothing, in a form whose
     invariants hold: open balls (x_i, c_i, R_i) are only ever added, those of
@@ -226,7 +226,7 @@ class BallMemory:
     def _answer(
         self, pixels: np.ndarray, label: int, radius: float
     ) -> tuple[int, float]:
-        """What to say to an image whose own certificate is (label, radius)."""
+        """The answer for an image whose own certificate is (label, radius)."""
         near, distances = self._near(pixels, radius)
         labels, radii = self._labels[near], self._radii[near]
         inside = distances * (1 - _INSIDE) < radii
@@ -257,10 +257,10 @@ class BallMemory:
         sketch = _sketch(pixels)
         squares = self._squares[: self._size] + float(sketch @ sketch)
         product = self._sketches[: self._size] @ sketch
-        apart = squares * (1 - _SKETCH_MARGIN) - 2.0 * product
+        squared_distances = squares * (1 - _SKETCH_MARGIN) - 2.0 * product
         reach = self._radii[: self._size] + radius
         # Equality counts: the image itself may be stored with radius 0.
-        near = np.flatnonzero(apart <= reach * reach)
+        near = np.flatnonzero(squared_distances <= reach * reach)
         difference = self._stored(near).astype(np.float64)
         difference -= pixels.reshape(-1)
         return near, np.sqrt(np.einsum("ij,ij->i", difference, difference))
@@ -271,8 +271,8 @@ class BallMemory:
             return np.zeros((0, 0), np.float32)
         out = np.empty((len(rows), self._blocks[0].shape[1]), np.float32)
         for number in np.unique(rows // _BLOCK):
-            here = rows // _BLOCK == number
-            out[here] = self._blocks[number][rows[here] % _BLOCK]
+            in_block = rows // _BLOCK == number
+            out[in_block] = self._blocks[number][rows[in_block] % _BLOCK]
         return out
 
     def _append(self, pixels: np.ndarray, label: int, radius: float) -> None:

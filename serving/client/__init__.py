@@ -2,15 +2,15 @@
 
 From a call to the wire, top to bottom:
 
-- `certification_client`: arguments, and the version of the model to ask.
-- `procedures`: which draws an image goes through, what its votes are worth.
-- `fanout`: which server makes which draws, and what if it fails.
-- `requests`: requests are sent, awaited, given up.
-- `rs_keras.serving.wire`: arrays become messages, and messages arrays.
+- `certification_client`: arguments, and the version of the model to use.
+- `procedures`: the draws of each image, and the result of their votes.
+- `fanout`: distribution of the draws over servers, and retries.
+- `requests`: sending, waiting and cancellation.
+- `rs_keras.serving.wire`: conversion between arrays and messages.
 
-Beside them, `discovery` finds out what is served, `tasks` cuts draws into
-requests, `answers` and `audit` check what comes back, and `fleet` keeps what
-all calls of a client share: its servers, their channels and their speed.
+In addition, `discovery` finds the available version, `tasks` cuts draws into
+requests, `answers` and `audit` check responses, and `fleet` holds the state
+that all calls of a client share: servers, channels and their speed.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""Checks what servers answer, and computes certificates from their counts.
+"""Checks the servers' counts, and computes certificates from them.
 
-An answer is evidence, not truth. Labels, bounds and radii are computed here,
-by the library's own rule; those that a server says itself only tell whether it
-works. What no count of this many draws can be is refused before it is used.
+Labels, bounds and radii are computed here, by the rule of the library. Those
+in the response only serve to detect a broken server. Counts that this number of
+draws cannot give are refused.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from rs_keras.serving.errors import WrongAnswer
 
 Outputs = dict[str, np.ndarray]
 
-# Two machines' rounding of the same float64 formula: of a fixed part, and of
-# tails whose logarithm is a sum of terms as large as the number of votes.
+# Rounding differences of the float64 formula between two machines: a constant,
+# and a part for tails whose logarithm has terms as large as the votes.
 _RTOL = 1e-9
 _RTOL_OF_A_VOTE = 2.0**-48
 _ATOL = 1e-12
@@ -30,11 +30,11 @@ _ATOL = 1e-12
 def certificate(
     model: ServedModel, spec: CertifySpec, **votes: np.ndarray
 ) -> Certificate:
-    """Returns the certificate that votes are worth.
+    """Computes the certificate from votes.
 
     Args:
-        model: Whose they are.
-        spec: What the certificate rests on.
+        model: The model that voted.
+        spec: The arguments of the certificate.
         **votes: The fields `selection_counts`, `counts`, `n` and `seed`.
     """
     label, radius, p_lower = vote_certificate(
@@ -56,7 +56,7 @@ def certificate(
 def prediction(
     model: ServedModel, n: int, alpha: float, **votes: np.ndarray
 ) -> Prediction:
-    """Returns what the votes of n draws predict, from `counts` and `seed`."""
+    """Computes the prediction from the votes of n draws."""
     label, p_value = decide_label(
         votes["counts"], alpha, n, model.smoothing.distance
     )
@@ -64,12 +64,12 @@ def prediction(
 
 
 def sampled(asked: Sequence[int], server: str, outputs: Outputs) -> np.ndarray:
-    """Returns the votes [B, C] that answer `sample`, checked.
+    """Returns the votes [B, C] of a response to `sample`, checked.
 
     Args:
-        asked: Draws, one number a row.
-        server: Who answers.
-        outputs: What.
+        asked: The requested number of draws of each row.
+        server: The sender.
+        outputs: The outputs of the response.
 
     Raises:
         WrongAnswer: If they are about another number of draws, a count is
@@ -101,7 +101,7 @@ def certified(
     server: str,
     outputs: Outputs,
 ) -> Certificate:
-    """Returns the certificate that an answer to `certify` is worth, checked."""
+    """Checks a response to `certify`; returns the certificate."""
     sampled([spec.n] * len(images), server, outputs)
     n0 = [spec.n0] * len(images)
     _check_votes(server, outputs, n0, "selection_counts")
@@ -115,7 +115,7 @@ def certified(
 def predicted(
     model: ServedModel, images: np.ndarray, server: str, outputs: Outputs
 ) -> Prediction:
-    """Returns the prediction that an answer to `predict` is worth, checked."""
+    """Checks a response to `predict`; returns the prediction."""
     n, alpha = model.metadata["predict_n"], model.metadata["alpha"]
     counts = sampled([n] * len(images), server, outputs)
     _check_seeds(server, outputs, images)
@@ -127,7 +127,7 @@ def predicted(
 def _check_votes(
     server: str, outputs: Outputs, asked: Sequence[int], name: str
 ) -> None:
-    """Refuses votes that `asked` draws, one number a row, cannot give."""
+    """Raises for votes that `asked` draws per row cannot give."""
     # Python's integers: a sum of int64 may wrap.
     rows = outputs[name].tolist()
     for votes, wanted in zip(rows, asked, strict=True):
@@ -140,7 +140,7 @@ def _check_votes(
 
 
 def _check_seeds(server: str, outputs: Outputs, images: np.ndarray) -> None:
-    """Refuses a seed that images which differ by 1/255 or more share."""
+    """Raises if two images that differ by at least 1/255 share a seed."""
     seen: dict[bytes, bytes] = {}
     for image, seed in zip(images, outputs["seed"], strict=True):
         steps = np.round(image * 255.0).astype(np.int32).tobytes()
@@ -155,17 +155,17 @@ def _check_seeds(server: str, outputs: Outputs, images: np.ndarray) -> None:
 def _check_agreed(
     server: str, outputs: Outputs, own: Any, names: Sequence[str]
 ) -> None:
-    """Refuses results that do not follow from the counts beside them."""
+    """Raises for results that do not follow from the counts."""
     votes = int(outputs["counts"].sum(-1).max())
     rtol = _RTOL + _RTOL_OF_A_VOTE * votes
     for name in names:
-        told, computed = outputs[name], getattr(own, name)
-        # NaN is close to nothing.
-        close = np.isclose(told, computed, rtol=rtol, atol=_ATOL)
+        claimed, computed = outputs[name], getattr(own, name)
+        # `isclose` is false for NaN.
+        close = np.isclose(claimed, computed, rtol=rtol, atol=_ATOL)
         if not close.all():
             row = int(np.argmin(close))
             raise WrongAnswer(
-                f"{server} answers with {name}={told[row]} where its own "
+                f"{server} answers with {name}={claimed[row]} where its own "
                 f"counts give {computed[row]}",
                 server=server,
             )

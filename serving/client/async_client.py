@@ -19,14 +19,14 @@ from rs_keras.serving.client.certification_client import CertificationClient
 from rs_keras.serving.client.procedures import Example
 from rs_keras.serving.client.served_model import ServedModel
 
-# Calls that run at a time; others wait for one of them to end.
+# Maximum number of concurrent calls; further calls wait.
 _MOST_CALLS = 64
 
 
 class AsyncCertificationClient:
-    """`CertificationClient` for asyncio: the same calls, to be awaited.
+    """`CertificationClient` for asyncio, with the same methods.
 
-    A call that is cancelled gives up its requests. Arguments, results and
+    Cancelling a call cancels its requests. Arguments, results and
     errors are those of `CertificationClient`; each call runs in a thread, in
     which `progress` is called and `examples` are read.
 
@@ -77,11 +77,11 @@ class AsyncCertificationClient:
         **options: Any,
     ) -> None:
         self._client = CertificationClient(servers, model_name, **options)
-        # Its threads end with this client, or else with the interpreter.
+        # The threads end with this client, or with the interpreter.
         self._threads = ThreadPoolExecutor(_MOST_CALLS, "certification")
 
     async def model(self) -> ServedModel:
-        """Returns the version that is asked for."""
+        """Returns the version of the model that is used."""
         return await self._run(lambda client: client.model)
 
     async def wait_ready(self, timeout: float = 60.0) -> ServedModel:
@@ -155,7 +155,7 @@ class AsyncCertificationClient:
     async def _each(
         self, method: Callable[..., Any], *args: Any, **arguments: Any
     ) -> AsyncGenerator[tuple[Any, Any], None]:
-        """Takes each result of a stream from a thread, as it is asked for."""
+        """Yields the results of a stream, each computed in a thread."""
         client, stop = self._client._for_one_call()
         try:
             results = await self._in_thread(method, client, *args, **arguments)

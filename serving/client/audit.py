@@ -1,8 +1,8 @@
-"""Audits: some answers are asked for again, of servers chosen at random.
+"""Audits: randomly chosen requests are repeated on other servers.
 
-Draws are addressed, so whoever makes them must count the same votes, up to the
-draws whose two best logits are so close that another processor's rounding
-swaps them. An answer that two other servers contradict is odd.
+Draws are addressed, so all servers must count the same votes, except for draws
+whose two best logits are so close that another processor's rounding swaps
+them. A server whose answer two other servers contradict is outvoted.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from rs_keras.serving.errors import ServingError
 from rs_keras.serving.errors import WrongAnswer
 from rs_keras.serving.event_log import event
 
-# Votes of a row that rounding may move from class to class: some, and a share
+# Votes of a row that rounding may move between classes: a constant plus a share
 # of the draws. A vote moves where the two best logits are closer than their
 # rounding. With LeNet at sigma 1 their difference lies below t for a share of
 # 0.6 t of the draws (t small), and two kernels' logits differ by 7e-7 in
@@ -38,16 +38,16 @@ _ENTROPY = random.SystemRandom()
 
 
 class Repeat(Task):
-    """A task that is asked for again, of servers that did not answer it.
+    """A task that another server repeats.
 
     Args:
-        task: What was asked.
-        server: Who answered.
-        outputs: What, checked.
+        task: The task.
+        server: The server that answered it.
+        outputs: Its outputs, checked.
 
     Attributes:
-        answers: All that came, by server.
-        target: Who is asked next.
+        answers: All outputs, by server.
+        target: The server that repeats it next.
     """
 
     def __init__(self, task: Task, server: Server, outputs: Outputs) -> None:
@@ -59,7 +59,7 @@ class Repeat(Task):
 
 
 def allowance(n: int, dtype: str) -> int:
-    """Returns how many of n votes two processors may count differently.
+    """Returns by how many of n votes the counts of two processors may differ.
 
     Args:
         n: Draws.
@@ -76,7 +76,7 @@ def allowance(n: int, dtype: str) -> int:
 
 
 class Audits:
-    """Which answers are being audited, and by whom.
+    """The audits of one call.
 
     Args:
         share: Of the answers, in [0, 1].
@@ -90,24 +90,24 @@ class Audits:
 
     @property
     def finished(self) -> bool:
-        """Whether no audit is missing."""
+        """Whether all audits are complete."""
         return not self._open
 
     @property
     def full(self) -> bool:
-        """Whether so many wait that they come first."""
+        """Whether so many audits wait that they take precedence."""
         return sum(not one.copies for one in self._open) >= _MOST_WAITING
 
     def choose(self, task: Task, server: Server, outputs: Outputs) -> None:
-        """Takes an answer up, or not: nobody can tell beforehand."""
+        """Audits an answer with probability `share`, unpredictably."""
         if self._share and _ENTROPY.random() < self._share:
             self._open.append(Repeat(task, server, outputs))
 
     def route(self, able: Sequence[Server]) -> None:
-        """Chooses anew who is asked where the one chosen is not able.
+        """Reassigns audits whose server is not among the able ones.
 
         Raises:
-            ServingError: If answers differ and nobody is left to ask.
+            ServingError: If answers differ and no other server is left.
         """
         for repeat in list(self._open):
             if repeat.copies or repeat.target in able:
@@ -131,7 +131,7 @@ class Audits:
             )
 
     def take(self, server: Server) -> Repeat | None:
-        """Returns an audit that this server is to make, or None."""
+        """Returns an audit assigned to this server, or None."""
         for repeat in self._open:
             if repeat.target is server and not repeat.copies:
                 return repeat
@@ -140,13 +140,13 @@ class Audits:
     def answered(
         self, repeat: Repeat, server: Server, outputs: Outputs
     ) -> dict[Server, WrongAnswer]:
-        """Takes an answer; returns the servers that are odd, and why."""
+        """Records an answer; returns the outvoted servers with the errors."""
         repeat.answers[server] = outputs
         repeat.target = None
         agreed = self._agreeing(repeat)
         if not agreed:
-            what = f"servers disagree {_counted(repeat)}"
-            event(logging.ERROR, "audit_failed", what=what)
+            disagreement = f"servers disagree {_counted(repeat)}"
+            event(logging.ERROR, "audit_failed", what=disagreement)
             return {}
         self._open.remove(repeat)
         pair = " and ".join(other.label for other in agreed)
@@ -161,7 +161,7 @@ class Audits:
         }
 
     def _agreeing(self, repeat: Repeat) -> tuple[Server, ...]:
-        """The two servers that agree best, if any two do."""
+        """The two servers that agree best; empty if no two agree."""
         pairs = [
             pair
             for pair in itertools.combinations(repeat.answers, 2)
@@ -183,23 +183,23 @@ class Audits:
 
 
 def _counted(repeat: Repeat) -> str:
-    """Says what each server counted in the row where they differ most."""
+    """The counts of each server in the row where they differ most."""
     first, *others = repeat.answers
     apart = [_votes_apart(repeat, first, other) for other in others]
     row = int(np.argmax(np.max(apart, 0)))
-    told = []
+    sentences = []
     for server, outputs in repeat.answers.items():
         counts = np.array2string(outputs["counts"][row], threshold=20)
-        # Of `sample` the client knows the seed, else the server tells it.
+        # The client chose the seed of `sample`; otherwise the server did.
         seeds = (outputs if "seed" in outputs else repeat.inputs)["seed"]
         seed = seeds[row].tolist()
-        told.append(f"{server.label} counted {counts} under seed {seed}")
+        sentences.append(f"{server.label} counted {counts} under seed {seed}")
     draws = repeat.answers[first]["n"][row]
-    return f"about the same {draws} draws: {'; '.join(told)}"
+    return f"about the same {draws} draws: {'; '.join(sentences)}"
 
 
 def _votes_apart(repeat: Repeat, one: Server, other: Server) -> np.ndarray:
-    """How many draws of each row must have voted differently, at least."""
+    """Minimum number of draws per row whose votes differ: int64 [B]."""
     change = _votes(repeat.answers[one]) - _votes(repeat.answers[other])
     return np.maximum(
         np.maximum(change, 0).sum(-1), np.maximum(-change, 0).sum(-1)
@@ -207,6 +207,6 @@ def _votes_apart(repeat: Repeat, one: Server, other: Server) -> np.ndarray:
 
 
 def _votes(outputs: Outputs) -> np.ndarray:
-    """All that are counted: int64 [B, C], or [B, 2 C] of both rounds."""
+    """All counts: int64 [B, C], or [B, 2 C] with the selection draws."""
     names = [key for key in ("selection_counts", "counts") if key in outputs]
     return np.concatenate([outputs[name] for name in names], -1)

@@ -25,7 +25,8 @@ from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.client.tasks import Progress
 
 _Result = TypeVar("_Result")
-# Arguments of `certify` that leave all to the export; the others are None.
+# Arguments of `certify` that select the settings of the export; the others are
+# None.
 _AS_EXPORTED = {"bound": CertifySpec.bound, "beta": CertifySpec.beta}
 
 
@@ -66,9 +67,9 @@ class CertificationClient:
         tls: A `ClientTLS` for encrypted connections; True for the system's
             certificates.
         audit: Share of the chunks, in [0, 1], that another server repeats.
-            Where the two disagree by more than rounding explains, a third is
-            asked; the one that is odd is left out, and everything that it
-            counted in the call is made again. With two servers alone, and
+            If the two disagree by more than rounding explains, a third repeats
+            the chunk; the outvoted server is left out, and all of its draws
+            in the call are repeated. With two servers alone, and
             where it is too late (`certify_each`, `decide_each`), that is an
             error which names them. None is made with one server.
 
@@ -136,7 +137,8 @@ class CertificationClient:
             tls=tls,
             audit=audit,
         )
-        # The one that `AsyncCertificationClient` may stop; else each is new.
+        # Set for `AsyncCertificationClient`, which may stop it; otherwise each
+        # method makes a new one.
         self._only_call: Call | None = None
 
     def _for_one_call(self) -> tuple[Self, Callable[[], None]]:
@@ -155,7 +157,7 @@ class CertificationClient:
 
     @property
     def model(self) -> ServedModel:
-        """The version that is asked for, with what it says of itself."""
+        """The version of the model that is used, with its metadata."""
         with self._call() as call:
             return discovery.served_model(call)
 
@@ -190,7 +192,7 @@ class CertificationClient:
         tolerance: float | None = None,
         max_radius: float | None = None,
     ) -> dict[str, Any]:
-        """Returns what `certify` would rest on, as `Certifier.settings`.
+        """Validates the arguments of `certify` and returns them as settings.
 
         The arguments and errors are those of `certify`.
         """
@@ -213,7 +215,7 @@ class CertificationClient:
         runner_up: bool | None = None,
         n0: int | None = None,
     ) -> dict[str, Any]:
-        """Returns what `decide` would rest on, as `Certifier` tells it."""
+        """Validates the arguments of `decide` and returns them as settings."""
         model = self.model
         spec = model.decide_spec(
             radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0
@@ -249,7 +251,7 @@ class CertificationClient:
         chunk: int | None = None,
         progress: Progress | None = None,
     ) -> Prediction:
-        """Says what the smoothed classifier answers, or abstains.
+        """Predicts the smoothed classifier's label, or abstains.
 
         As `Certifier.predict`. With images alone, and one server, it is one
         request with the server's seed, as in `certify`; else the votes are
@@ -384,7 +386,7 @@ class CertificationClient:
         max_radius: float | None = None,
         chunk: int | None = None,
     ) -> Iterator[tuple[Any, Certificate]]:
-        """Certifies images as they come, several at a time.
+        """Certifies a stream of images, several at a time.
 
         Args:
             examples: Yields (key, image, seed): any name, an image [H, W, C]
@@ -428,7 +430,7 @@ class CertificationClient:
         n0: int | None = None,
         chunk: int | None = None,
     ) -> Iterator[tuple[Any, Decision]]:
-        """Decides images as they come: `decide`, as `certify_each` does it."""
+        """Runs `decide` on a stream of images, as `certify_each`."""
         model = self.model
         spec = model.decide_spec(
             radius, alpha=alpha, n_max=n_max, runner_up=runner_up, n0=n0

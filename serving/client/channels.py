@@ -1,4 +1,4 @@
-"""Where servers are, and how to reach them: addresses, DNS, TLS."""
+"""Server addresses, DNS resolution, gRPC channels and client TLS."""
 
 import socket
 import ssl
@@ -13,13 +13,13 @@ from rs_keras.serving.tls import PathLike
 from rs_keras.serving.tls import load
 
 _OPTIONS = (
-    # Images, and answers about many of them, pass 4 MB, the default. No true
-    # answer is longer than this; a false one must not fill the memory.
+    # Batches of images exceed the default of 4 MB. No valid response is
+    # longer than this limit; an invalid one must not fill the memory.
     ("grpc.max_receive_message_length", 256 * 2**20),
     ("grpc.max_send_message_length", -1),
-    # What may be sent again, and where, is decided in fanout.py.
+    # Retries are decided in fanout.py.
     ("grpc.enable_retries", 0),
-    # gRPC would wait up to two minutes before it looks for a server again.
+    # gRPC would wait up to two minutes before it reconnects.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -38,7 +38,7 @@ _WRONG_NAME = (62, 64)
 
 @dataclass(frozen=True)
 class ClientTLS:
-    """How a client makes sure of a server, and shows who it is.
+    """The TLS settings of a client.
 
     Args:
         ca: Certificates to check servers against (PEM); the system's by
@@ -78,7 +78,7 @@ class ClientTLS:
         self.context()
 
     def context(self) -> ssl.SSLContext:
-        """The same checks as Python's ssl makes them, which says more."""
+        """The same checks in Python's ssl module, for better error messages."""
         if self.ca is None:
             context = ssl.create_default_context()
         else:
@@ -89,12 +89,12 @@ class ClientTLS:
         return context
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What `grpc.secure_channel` takes."""
+        """Returns the credentials for `grpc.secure_channel`."""
 
         def content(path: PathLike | None) -> bytes | None:
             return None if path is None else Path(path).read_bytes()
 
-        # gRPC's own choice is a list of its own, not the system's.
+        # By default gRPC uses a bundled list of CAs, not the system's.
         ca = self.ca or ssl.get_default_verify_paths().cafile
         return grpc.ssl_channel_credentials(
             content(ca), content(self.key), content(self.certificate)
@@ -103,7 +103,7 @@ class ClientTLS:
 
 @dataclass(frozen=True)
 class Address:
-    """One address, as it was given.
+    """One address that the user gave.
 
     Attributes:
         text: What was given.
@@ -123,8 +123,8 @@ class Endpoint:
     """One server.
 
     Attributes:
-        label: What to call it in messages.
-        target: What gRPC is told.
+        label: Its name in messages.
+        target: The target of the gRPC channel.
         name: The name that its certificate should be for.
     """
 
@@ -188,7 +188,7 @@ def _address(text: str) -> Address:
 
 
 def resolve(address: Address) -> list[Endpoint]:
-    """Returns the servers at an address; asks DNS, so it may take a while.
+    """Returns the servers at an address; may block on a DNS query.
 
     Raises:
         ServingError: If the name does not resolve.
@@ -196,7 +196,7 @@ def resolve(address: Address) -> list[Endpoint]:
     if not address.host:
         return [Endpoint(address.text, address.text, "localhost")]
     try:
-        found = socket.getaddrinfo(
+        entries = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
         )
     except OSError as error:
@@ -208,7 +208,7 @@ def resolve(address: Address) -> list[Endpoint]:
         ) from error
     if not address.all_of_name:
         return [Endpoint(address.text, address.text, address.host)]
-    numbers = dict.fromkeys(str(entry[4][0]) for entry in found)
+    numbers = dict.fromkeys(str(entry[4][0]) for entry in entries)
     return [
         Endpoint(
             f"{address.host} ({number}:{address.port})",
@@ -233,9 +233,9 @@ def open_channel(endpoint: Endpoint, tls: ClientTLS | None) -> grpc.Channel:
 
 
 def trouble(endpoint: Endpoint, tls: ClientTLS | None) -> str | None:
-    """Says why no connection comes about, where gRPC does not.
+    """Explains why a connection fails, in more detail than gRPC.
 
-    Connects once more and looks at the handshake; None if that tells nothing.
+    Connects again and examines the TLS handshake; None without a result.
     """
     try:
         with _connected(endpoint.target) as plain:
@@ -277,8 +277,8 @@ def _handshake_trouble(
 ) -> str | None:
     try:
         with tls.context().wrap_socket(plain, server_hostname=name) as secure:
-            # A server that is content begins to speak. What TLS 1.3 lets it
-            # think of the client's certificate comes after the handshake.
+            # A server that accepts the client sends data. In TLS 1.3 it
+            # rejects a client certificate only after the handshake.
             if secure.recv(1):
                 return None
     except ssl.SSLCertVerificationError as error:

@@ -1,4 +1,4 @@
-"""What a server may say of its export; a client relies on nothing else."""
+"""Validation of the metadata with which a server describes its export."""
 
 import dataclasses
 import math
@@ -15,9 +15,9 @@ from rs_keras.export.settings import SEEDS
 from rs_keras.export.settings import Settings
 from rs_keras.noise.draws import POSITION_BITS
 
-# Pixels lie in [0, 1]: beyond, nothing is left of an image.
+# Pixels lie in [0, 1]; more noise than this leaves nothing of an image.
 _LARGEST_SIGMA = 64
-# float32 numbers of one image: 1 GB, and a message ends at 2.
+# float32 numbers per image: 1 GB; a protocol buffer is limited to 2 GB.
 _LARGEST_IMAGE = 2**28
 # No seed addresses more draws.
 _LARGEST_COUNT = 2**POSITION_BITS
@@ -112,11 +112,11 @@ _RULES = {
 
 
 def check(metadata: Mapping[str, Any]) -> None:
-    """Refuses what no export says of itself.
+    """Raises unless the metadata can be those of an export.
 
-    The rules are those of the exporter; of numbers that follow from others
-    (`total_variation`, radii) only the type is looked at, as nothing rests on
-    them here.
+    The rules are those of the exporter. For numbers that follow from others
+    (`total_variation`, radii) only the type is checked, because the client
+    does not use them.
 
     Args:
         metadata: As decoded from JSON.
@@ -138,9 +138,9 @@ def check(metadata: Mapping[str, Any]) -> None:
                 f"`{name}` must be {rule.words}. Received: no {name}"
             )
         if not rule.holds(metadata[name]):
-            told = reprlib.repr(metadata[name])
+            value = reprlib.repr(metadata[name])
             raise ValueError(
-                f"`{name}` must be {rule.words}. Received: {name}={told}"
+                f"`{name}` must be {rule.words}. Received: {name}={value}"
             )
     fields = dataclasses.fields(Settings)
     baked = Settings(**{field.name: metadata[field.name] for field in fields})

@@ -1,4 +1,4 @@
-"""Which version of a model is served, by which servers, and as what."""
+"""Discovery: finds the available version of a model, and its servers."""
 
 import logging
 import time
@@ -25,31 +25,31 @@ from rs_keras.serving.errors import ServingError
 from rs_keras.serving.errors import WrongAnswer
 from rs_keras.serving.event_log import event
 
-# Requests that a server answers at once, however much it has to do.
+# Timeout of requests that even a busy server answers at once.
 _SHORT = 10.0
-# How long the others are waited for when one server has answered.
+# Seconds to wait for the other servers once one has answered.
 _PATIENCE = 3.0
 _LONGEST_PAUSE = 2.0
-# Between two looks of `wait_ready`.
+# Seconds between two attempts of `wait_ready`.
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
-# A model that is rolled more often than this in one call is not served.
+# A call fails if the version is replaced more often than this.
 _MOST_RESTARTS = 3
 
 _States = get_model_status_pb2.ModelVersionStatus.State
-# Why servers are left out: a `WrongAnswer` where they are broken.
+# The reasons for leaving servers out; a `WrongAnswer` for broken servers.
 _Failed = dict[Server, str | ServingError]
 _Result = TypeVar("_Result")
 
 
 class VersionGone(Exception):
-    """No server has the version any more; how one said so, if it did."""
+    """No server has the version any more; the text is a server's message."""
 
 
 def with_served_model(
     call: Call, attempt: Callable[[Call, ServedModel], _Result]
 ) -> _Result:
-    """Calls `attempt` with the model; again if it was unloaded meanwhile.
+    """Calls `attempt` with the model; retries if the version was unloaded.
 
     Raises:
         ServingError: If no server serves the model, or versions come and go.
@@ -70,7 +70,7 @@ def with_served_model(
 
 
 def forget(call: Call, model: ServedModel, replaced: str) -> None:
-    """Notes that a version is gone, from all servers."""
+    """Forgets a version that no server has any more."""
     event(
         logging.WARNING, "version_gone", model=model.name, version=model.version
     )
@@ -84,12 +84,12 @@ def forget(call: Call, model: ServedModel, replaced: str) -> None:
 
 
 def served_model(call: Call, attempts: int | None = None) -> ServedModel:
-    """Returns the model that is served; asks the servers if it is not known.
+    """Returns the available model; queries the servers if it is unknown.
 
     Args:
-        call: What sends.
-        attempts: At finding a server that answers; as often as a server is
-            retried when None.
+        call: Sends the requests.
+        attempts: Maximum number of queries; None for the number of retries
+            plus one.
 
     Raises:
         ValueError: If the client was closed.
@@ -105,13 +105,13 @@ def served_model(call: Call, attempts: int | None = None) -> ServedModel:
         try:
             fleet.resolve()
         except ServingError as error:
-            # A headless service without a ready pod has no name at all.
+            # A headless service without a ready pod does not resolve.
             event(logging.WARNING, "name_unknown", why=str(error))
     return model
 
 
 def wait_ready(call: Call, timeout: float) -> ServedModel:
-    """Asks again and again which model is served, until one is."""
+    """Queries the servers until one of them serves the model."""
     ends = time.monotonic() + check_not_negative("timeout", timeout)
     pause = _FIRST_WAIT
     while True:
@@ -125,7 +125,7 @@ def wait_ready(call: Call, timeout: float) -> ServedModel:
 
 
 def describe(call: Call, server: Server, version: int) -> Request:
-    """Asks a server what its version of the model is."""
+    """Requests the description of a version from a server."""
     message = wire.request(
         wire.Asked(call.fleet.model_name, version, signature.DESCRIBE),
         {"query": np.zeros(1, np.int64)},
@@ -134,10 +134,10 @@ def describe(call: Call, server: Server, version: int) -> Request:
 
 
 def read_description(call: Call, request: Request, version: int) -> ServedModel:
-    """Reads what a server describes.
+    """Reads the description that a server sent.
 
     Raises:
-        ServingError: If it refuses to.
+        ServingError: If the server refused the request.
         WrongAnswer: If it describes no export of rs-keras.
     """
     if not request.ok:
@@ -151,7 +151,7 @@ def read_description(call: Call, request: Request, version: int) -> ServedModel:
 def log_left_out(
     server: Server, why: str | ServingError, **facts: object
 ) -> None:
-    """Logs that a server is not asked, and whether it is broken."""
+    """Logs that a server is left out, as an error if it is broken."""
     broken = isinstance(why, WrongAnswer)
     event(
         logging.ERROR if broken else logging.WARNING,
@@ -200,7 +200,7 @@ def _discover(call: Call, attempts: int) -> ServedModel:
 
 
 def _available(call: Call, failed: _Failed) -> dict[Server, list[int]]:
-    """Asks all servers which versions they serve; notes why not."""
+    """Returns the available versions by server; adds errors to `failed`."""
     fleet = call.fleet
     message = get_model_status_pb2.GetModelStatusRequest()
     message.model_spec.name = fleet.model_name
@@ -226,16 +226,16 @@ def _available(call: Call, failed: _Failed) -> dict[Server, list[int]]:
             available[server] = sorted(versions)
             del failed[server]
             continue
-        told = ", ".join(
+        listed = ", ".join(
             f"version {one.version} is {_States.Name(one.state)}"
             for one in states
         )
-        failed[server] = f"{server.label}: {told}"
+        failed[server] = f"{server.label}: {listed}"
     return available
 
 
 def _newest(wanted: int | None, available: dict[Server, list[int]]) -> int:
-    """The version that is wanted, else the newest that most servers have."""
+    """The requested version, by default the newest that most servers have."""
     held = [version for versions in available.values() for version in versions]
     if wanted is None:
         return max(held, key=lambda version: (held.count(version), version))
@@ -255,9 +255,9 @@ def _newest(wanted: int | None, available: dict[Server, list[int]]) -> int:
 def _described(
     call: Call, version: int, servers: list[Server], failed: _Failed
 ) -> ServedModel | None:
-    """Asks servers what they serve; returns what most of them say.
+    """Returns the model that most servers describe; None if none answers.
 
-    Returns None if none answers; `failed` then says why.
+    The errors of servers are added to `failed`.
     """
     described: dict[Server, ServedModel] = {}
     sent = [describe(call, server, version) for server in servers]
@@ -284,12 +284,12 @@ def _described(
 def _majority(
     described: dict[Server, ServedModel], failed: _Failed
 ) -> tuple[ServedModel, list[Server]]:
-    """The model that most servers describe, and which do.
+    """Returns the model that most servers describe, and those servers.
 
-    The others are put in `failed`.
+    The others are added to `failed`.
 
     Raises:
-        ServingError: If as many describe another.
+        ServingError: If equally many servers describe another model.
     """
     groups: dict[int, list[Server]] = {}
     for server, model in described.items():

@@ -1,22 +1,21 @@
-"""Shares the tasks of one call out among the servers until all are answered.
+"""Distributes the tasks of one call over the servers.
 
-One loop gives tasks to servers that have room, waits for the next answer, and
-takes it in. The rules, in order:
+One loop assigns tasks to servers with free capacity, waits for the next
+response and handles it. Rules:
 
-- Two requests a server are under way: one runs, one waits.
-- A task is as many draws as take about a second, less towards the end.
-- A task that fails is put back, whole, and goes to whoever has room; one whose
-  deadline passed is cut in two.
-- A server that failed rests, longer each time. If its connection was lost it
-  must then describe the same model again before it gets more.
-- When nothing waits, a server that is idle repeats the task that is longest
-  under way elsewhere. The first answer counts.
-- A server whose answer no export can give, or that refuses what it was asked,
-  is left out of the call: the task goes to another. So is one that an audit
-  finds to be odd; then everything that it counted is made again, under the
-  same seeds.
-- A server that lost the version is left out, or that answers as another
-  export, which has the version's number now.
+- Each server has two running requests: one computes, one waits.
+- A task takes about a second, less towards the end.
+- A failed task returns to the queue, and any server may take it; after a
+  timeout it is cut in two.
+- A server pauses after a failure, longer each time. After a lost connection it
+  must describe the same model again before it gets another task.
+- When the queue is empty, an idle server repeats the oldest running task of
+  another server. The first answer counts.
+- A server whose answer no export can give, or that refuses a request, is left
+  out of the call, and another server takes the task. So is a server that an
+  audit outvotes; all of its draws are then repeated under the same seeds.
+- A server that lost the version, or serves another export under its number, is
+  left out.
 """
 
 import logging
@@ -40,24 +39,24 @@ from rs_keras.serving.client.tasks import Task
 from rs_keras.serving.client.tasks import Tasks
 from rs_keras.serving.event_log import event
 
-# Tasks a request under way into which the draws that wait are cut at the end.
+# Tasks per running request into which the last draws are cut.
 _SHARES_LEFT = 2
-# Seconds between two looks, where no answer may come to wake the loop.
+# Seconds between two iterations if no response may wake the loop.
 _POLL = 0.1
 
 
 class _Distrusted(Exception):
-    """An audit found a server to be odd, of which votes were counted."""
+    """An audit outvoted a server after some of its votes were counted."""
 
 
 class FanOut:
-    """The loop of one call.
+    """Distributes the tasks of one call over the servers.
 
     Args:
-        call: What sends.
-        tasks: What is to be answered.
-        chunk: Draws a task; None adapts.
-        again: Whether tasks may be started over.
+        call: Sends the requests.
+        tasks: The tasks.
+        chunk: Draws per task; None adapts.
+        again: Whether the tasks may be restarted.
 
     Raises:
         ValueError: If `chunk` is out of its range.
@@ -76,7 +75,7 @@ class FanOut:
         self._model = tasks.model
         self._chunk = None if chunk is None else check_count("chunk", chunk)
         self._again = again
-        # How a server said so, if the version's number was given anew.
+        # A server's message if the version number has another export now.
         self._replaced = ""
 
     def run(self) -> Iterator[Job]:
@@ -106,11 +105,11 @@ class FanOut:
             )
             for server in servers
         }
-        # Whose votes were counted.
+        # The servers whose votes were counted.
         self._counted: set[Server] = set()
 
     def _step(self) -> list[Job]:
-        """Gives out what can be, and takes in one answer."""
+        """Sends all possible requests, then handles one response."""
         now = time.monotonic()
         self._probe(now)
         self._assign(now)
@@ -126,7 +125,7 @@ class FanOut:
         able = [
             server
             for server, state in self._states.items()
-            # At the end nobody is waited for who would have to come back.
+            # At the end, servers that are not ready are not waited for.
             if (server.ready or not self._tasks.finished)
             and state.audits
             and state.usable
@@ -134,13 +133,13 @@ class FanOut:
         self._audits.route(able)
         return self._tasks.finished and self._audits.finished
 
-    # -- giving out ------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------
 
     def _probe(self, now: float) -> None:
-        """Asks servers that are not ready what they serve."""
+        """Requests descriptions from the servers that are not ready."""
         for server, state in self._states.items():
             if server.closed:
-                # Another call found it to be gone.
+                # Another call closed the connection.
                 state.lost("")
             waits = state.probing or state.paused_until > now
             if state.usable and not server.ready and not waits:
@@ -148,22 +147,22 @@ class FanOut:
                 discovery.describe(self._call, server, self._model.version)
 
     def _assign(self, now: float) -> None:
-        """Gives tasks to the servers with room, until none is left."""
-        given = True
-        while given:
-            given = False
+        """Assigns tasks to servers with free capacity, until none is left."""
+        assigned = True
+        while assigned:
+            assigned = False
             free = [
                 state
                 for state in self._states.values()
                 if state.has_room(now, self._fleet.in_flight)
             ]
-            # One each, the idlest first, then look again: else the first would
-            # get all.
+            # One task per server and pass, least loaded first: otherwise the
+            # first server would get all.
             for state in sorted(free, key=_load):
                 task = self._task_for(state, now)
                 if task is not None:
                     self._send(state, task)
-                    given = True
+                    assigned = True
 
     def _task_for(self, state: ServerState, now: float) -> Task | None:
         repeat = self._audits.take(state.server)
@@ -172,23 +171,23 @@ class FanOut:
         return self._tasks.take(self._size(state)) or self._overdue(state, now)
 
     def _size(self, state: ServerState) -> int:
-        """Draws that this server should be given now."""
+        """Draws of the next task of this server."""
         size = self._chunk or state.chunk(self._share(state))
         return min(size, state.limit) if state.limit else size
 
     def _share(self, state: ServerState) -> float | None:
-        """The part of the waiting draws that is one task; None if many wait."""
+        """The queued draws divided by the number of tasks; None if many."""
         ready = sum(
             other.server.ready and other.usable
             for other in self._states.values()
         )
-        # None where the last lost its connection this very moment.
+        # No server is ready if the last one just lost its connection.
         shares = _SHARES_LEFT * self._fleet.in_flight * max(1, ready)
         waiting = self._tasks.waiting(state.chunk(None) * shares)
         return None if waiting is None else waiting / shares
 
     def _overdue(self, state: ServerState, now: float) -> Task | None:
-        """The task that is longest under way elsewhere, if it is overdue."""
+        """The oldest running task of another server, if it is overdue."""
         if state.in_flight:
             return None
         for request in sorted(self._call.under_way, key=lambda one: one.begun):
@@ -219,7 +218,7 @@ class FanOut:
     def _asked(self, name: str) -> wire.Asked:
         return wire.Asked(self._model.name, self._model.version, name)
 
-    # -- taking in -------------------------------------------------------------
+    # -- receiving -------------------------------------------------------------
 
     def _handle(self, request: Request) -> list[Job]:
         state, task = self._states[request.server], request.task
@@ -238,7 +237,7 @@ class FanOut:
                 return finished
         elif not state.left_out:
             self._failed(request, state)
-        # Another makes these draws, unless one does already.
+        # Back into the queue, unless another request for it is running.
         if not task.copies and not isinstance(task, Repeat):
             slow = not request.ok and request.kind is errors.Kind.SLOW
             self._tasks.put_back(task.halves() if slow else [task])
@@ -247,7 +246,7 @@ class FanOut:
     def _answered(
         self, request: Request, state: ServerState
     ) -> list[Job] | None:
-        """Returns the jobs that are finished; None if no answer can be used."""
+        """Returns the finished jobs; None if the answer cannot be used."""
         server, task = request.server, request.task
         try:
             outputs = wire.outputs(
@@ -276,11 +275,11 @@ class FanOut:
         self._audits.choose(task, server, outputs)
         return self._tasks.accept(task, answer)
 
-    def _audited(self, odd: dict[Server, errors.WrongAnswer]) -> None:
-        """Leaves out servers that an audit found to be odd."""
-        for server, error in odd.items():
+    def _audited(self, outvoted: dict[Server, errors.WrongAnswer]) -> None:
+        """Leaves out the servers that an audit outvoted."""
+        for server, error in outvoted.items():
             self._leave_out(self._states[server], error)
-        for server, error in odd.items():
+        for server, error in outvoted.items():
             if server in self._counted and not self._again:
                 raise errors.ServingError(
                     f"{error}. Some of what was finished before may rest on "
@@ -288,11 +287,11 @@ class FanOut:
                     "it",
                     server=server.label,
                 )
-        if self._counted & odd.keys():
+        if self._counted & outvoted.keys():
             raise _Distrusted
 
     def _described(self, request: Request, state: ServerState) -> None:
-        """A server is there, again: with the same model?"""
+        """Checks that a server describes the model of this call."""
         if not request.ok:
             self._failed(request, state)
             return
@@ -315,7 +314,7 @@ class FanOut:
         event(logging.INFO, "server_ready", server=label)
 
     def _failed(self, request: Request, state: ServerState) -> None:
-        """Notes a failure; leaves the server out if it would fail again."""
+        """Records a failure; leaves the server out if retries are useless."""
         kind, task = request.kind, request.task
         audit = isinstance(task, Repeat)
         slow = kind is errors.Kind.SLOW and task is not None
@@ -339,7 +338,7 @@ class FanOut:
     def _leave_out(
         self, state: ServerState, error: errors.ServingError
     ) -> None:
-        """Asks a server nothing more in this call."""
+        """Leaves a server out of this call."""
         state.left_out = self._call.left_out[state.server] = error
         discovery.log_left_out(state.server, error)
         for request in self._call.under_way:
@@ -349,7 +348,7 @@ class FanOut:
     def _lost(
         self, state: ServerState, failure: str, replaced: bool = False
     ) -> None:
-        """Leaves out a server that has the version no more."""
+        """Leaves out a server that no longer has the version."""
         if replaced:
             self._replaced = failure
         state.lost(failure)
@@ -358,7 +357,7 @@ class FanOut:
     # -- waiting ---------------------------------------------------------------
 
     def _patience(self, now: float) -> float | None:
-        """Seconds until something is to be done even if no answer comes."""
+        """Seconds until the loop must run even without a response."""
         usable = [state for state in self._states.values() if state.usable]
         ends = [
             state.paused_until for state in usable if state.paused_until > now
@@ -384,5 +383,5 @@ class FanOut:
 
 
 def _load(state: ServerState) -> tuple[int, int]:
-    """Who is asked first: the least requests here, then the least ever."""
+    """The sort key of servers: running requests, then all requests."""
     return state.in_flight, state.server.asked

@@ -27,11 +27,11 @@ class Server:
     """One server: its channel, and how fast it is.
 
     Attributes:
-        label: What to call it.
-        ready: Whether it is known to serve the model, and to answer.
-        asked: Requests sent, so that all get their turn.
-        rate: Draws a second of one request; None before the first.
-        closed: Whether nothing can be sent any more.
+        label: Its name in messages.
+        ready: Whether it serves the model and answers.
+        asked: Number of requests sent, for balancing.
+        rate: Draws per second of one request; None before the first.
+        closed: Whether the connection was closed.
     """
 
     def __init__(self, endpoint: Endpoint, tls: ClientTLS | None) -> None:
@@ -51,13 +51,13 @@ class Server:
         self._channel.subscribe(self._changed)
 
     def _changed(self, state: grpc.ChannelConnectivity) -> None:
-        # gRPC connects again by itself, maybe to a server that was started
-        # anew with something else: it must say what it serves.
+        # gRPC reconnects automatically, perhaps to a restarted server with
+        # another model: the server must describe its model again.
         if state in _DISCONNECTED:
             self.ready = False
 
     def measured(self, draws: int, seconds: float) -> None:
-        """Notes how long a request took: half of what is known is the last."""
+        """Updates the rate: the mean of its last value and this request's."""
         rate = draws / max(seconds, 1e-3)
         self.rate = rate if self.rate is None else (self.rate + rate) / 2
 
@@ -75,7 +75,7 @@ class Fleet:
 
     Attributes:
         client_tls: How connections are encrypted; None where they are not.
-        model: The version that is asked for; None where it is not known.
+        model: The version to request; None if it is unknown.
         closed: Whether the client was closed.
     """
 
@@ -124,13 +124,13 @@ class Fleet:
 
     @property
     def may_have_grown(self) -> bool:
-        """Whether a name may have other machines than when it was resolved."""
+        """Whether a DNS name may have new machines."""
         return any(address.all_of_name for address in self._addresses) and any(
             not server.ready for server in self.servers
         )
 
     def resolve(self) -> None:
-        """Takes over the servers that the addresses lead to now.
+        """Resolves the addresses and updates the servers.
 
         Raises:
             ServingError: If a name does not resolve.
@@ -150,11 +150,11 @@ class Fleet:
                 if target not in new and not server.ready:
                     server.close()
                 elif target not in new:
-                    # DNS may forget a machine that still works for a while.
+                    # A machine may leave DNS before it stops working.
                     self._servers[target] = server
 
     def pin(self, model: ServedModel, servers: Iterable[Server]) -> None:
-        """Says which version is asked for from now on, and who has it."""
+        """Sets the version to request, and the servers that have it."""
         for server in self.servers:
             server.ready = False
         for server in servers:
@@ -162,7 +162,7 @@ class Fleet:
         self.model = model
 
     def forget(self, model: ServedModel) -> None:
-        """Says that a version is gone."""
+        """Unsets the version if it is this one."""
         if self.model is model:
             self.model = None
 

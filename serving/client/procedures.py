@@ -1,8 +1,8 @@
 """The procedures of randomized smoothing over a fleet of servers.
 
-A procedure says which draws each image goes through, and what its votes are
-worth. `run` and `each` have the draws made by all servers; `ask_one` has one
-server run the procedure, with the numbers of the export.
+A procedure determines the draws of each image and computes the result from
+their votes. `run` and `each` distribute the draws over all servers; `ask_one`
+lets one server run the procedure with the settings of the export.
 """
 
 from abc import ABC
@@ -45,13 +45,13 @@ Example = tuple[Any, Any, Any]
 
 
 class Procedure(ABC):
-    """Which draws each image goes through, and what its votes are worth.
+    """Determines the draws of each image, and the result of their votes.
 
     Args:
-        model: The version that is asked.
+        model: The version of the model.
 
     Attributes:
-        draws: Of one image; None where they depend on its votes.
+        draws: Draws per image; None if they depend on its votes.
     """
 
     draws: int | None = None
@@ -60,11 +60,10 @@ class Procedure(ABC):
         self.model = model
 
     def is_one_request(self, call: Call) -> bool:
-        """Whether images alone are one request to one server.
+        """Whether a call with images alone is one request to one server.
 
-        With several servers the draws are shared out, under seeds of the
-        client's, so that no single one decides. Keyed seeds only servers can
-        make.
+        Several servers share the draws, under seeds of the client, so that no
+        server alone determines a result. Only servers can make keyed seeds.
         """
         alone = len(call.fleet.servers) == 1
         return alone or self.model.metadata["seed"] == "keyed"
@@ -75,7 +74,7 @@ class Procedure(ABC):
 
     @abstractmethod
     def result(self, jobs: list[Job]) -> Any:
-        """Returns what the votes of these images are worth, row by row."""
+        """Computes the result from the votes of these images, row by row."""
 
     def run(
         self,
@@ -85,11 +84,11 @@ class Procedure(ABC):
         chunk: int | None = None,
         progress: Progress | None = None,
     ) -> Any:
-        """Puts images through it, with draws made by all servers."""
+        """Runs the procedure on images, with the draws of all servers."""
         images = self.model.images(images)
-        # Fresh noise, drawn when the images are fixed. A call that starts over
-        # because a server was left out keeps it: else a server could cause
-        # that until it likes the noise.
+        # Fresh seeds, drawn once the images are fixed. A call that restarts
+        # because a server was left out keeps them: otherwise a server could
+        # force restarts until the noise suits it.
         noise = self.model.metadata["noise"]
         seeds = as_seeds(seed, len(images), images, noise=noise)
         jobs = [
@@ -105,9 +104,9 @@ class Procedure(ABC):
     def each(
         self, call: Call, examples: Iterable[Example], chunk: int | None
     ) -> Iterator[tuple[Any, Any]]:
-        """Puts images through it as they come; yields (key, result).
+        """Runs the procedure on a stream of images; yields (key, result).
 
-        It is about one version: what was yielded cannot be taken back.
+        All results are of one version, as yielded ones cannot be withdrawn.
         """
         tasks = Tasks(self.model, self._jobs(examples))
         with call:
@@ -127,7 +126,7 @@ class Procedure(ABC):
                 ) from gone
 
     def _ask_one(self, call: Call, name: str, images: Any, read: Any) -> Any:
-        """Has one server run it, with a seed of its own."""
+        """Lets one server run the procedure, with the server's seed."""
         images = self.model.images(images)
         draws = (self.draws or 0) * len(images)
         task = Task(name, {"images": images}, draws, partial(read, images))
@@ -170,7 +169,7 @@ class Sample(Procedure):
 
 
 class Predict(Sample):
-    """A label, or abstention, from n draws; None is as exported."""
+    """A label, or abstention, from n draws; None is the export's value."""
 
     def __init__(
         self, model: ServedModel, n: int | None, alpha: float | None
@@ -196,7 +195,7 @@ class Predict(Sample):
 
 
 class Certify(Procedure):
-    """A label and a radius, from draws that select and draws that bound."""
+    """A label and a radius, from selection and estimation draws."""
 
     def __init__(self, model: ServedModel, spec: CertifySpec) -> None:
         super().__init__(model)
@@ -212,7 +211,7 @@ class Certify(Procedure):
     def rounds(self) -> Rounds:
         n0, n = self.spec.n0, self.spec.n
         if self.spec.tolerance is None:
-            # Neither round waits for the other.
+            # Both rounds at once: neither depends on the other.
             selection, counts = yield [Range(0, n0), Range(n0, n)]
             return selection, counts, n
         (selection,) = yield [Range(0, n0)]
@@ -233,7 +232,7 @@ class Certify(Procedure):
 
 
 class Decide(Procedure):
-    """Whether the label stays within a radius, from draws until it is known."""
+    """Whether a radius is certified, by a group-sequential test."""
 
     def __init__(self, model: ServedModel, spec: DecideSpec) -> None:
         super().__init__(model)

@@ -1,4 +1,4 @@
-"""The requests of one call: sent, awaited, given up."""
+"""Requests of one call: sending, waiting and cancellation."""
 
 import queue
 import random
@@ -27,18 +27,18 @@ def pause_after(failures: int, longest: float) -> float:
 
 
 class Request:
-    """One request under way, or ended.
+    """One request, running or ended.
 
     Args:
-        server: Who is asked.
-        task: What is asked; None for what concerns no task.
+        server: The recipient.
+        task: The task of the request; None for a description or status.
 
     Attributes:
-        begun: When it was sent, as `time.monotonic` tells it.
-        ended: When its end was noticed.
+        begun: Time at which it was sent (`time.monotonic`).
+        ended: Time at which it ended.
         code: The gRPC status code, once it has ended.
-        details: The server's words about a failure.
-        response: The answer, if there is one.
+        details: The server's message after a failure.
+        response: The response, if there is one.
     """
 
     def __init__(self, server: Server, task: Any = None) -> None:
@@ -46,7 +46,7 @@ class Request:
         self.task = task
         self.begun = time.monotonic()
         self.ended = self.begun
-        # What a request comes to that could not be sent.
+        # The status of a request that could not be sent.
         self.code = grpc.StatusCode.CANCELLED
         self.details = "the connection was closed"
         self.response: Any = None
@@ -79,27 +79,27 @@ class Request:
             self._future.add_done_callback(end)
 
     def cancel(self) -> None:
-        """Gives it up; it ends soon, as cancelled."""
+        """Cancels the request, which soon ends with CANCELLED."""
         if self._future is not None:
             self._future.cancel()
 
     @property
     def ok(self) -> bool:
-        """Whether there is an answer."""
+        """Whether the request succeeded."""
         return self.code is grpc.StatusCode.OK
 
     @property
     def kind(self) -> Kind:
-        """What to do about its failure."""
+        """The kind of failure, which determines the retry."""
         return kind_of(self.code, self.details)
 
     @property
     def failure(self) -> str:
-        """Says in one sentence why it failed, and what may help."""
+        """One sentence on the failure and a possible remedy."""
         return describe_failure(self.server.label, self.code, self.details)
 
     def refusal(self, action: str) -> ServingError:
-        """The error for a failure that is final."""
+        """Returns the error for a final failure."""
         return ServingError(
             f"{action} failed on {self.failure}",
             self.code,
@@ -109,16 +109,16 @@ class Request:
 
 
 class Call:
-    """One call of a client: its requests, and the servers that it left out.
+    """One call of a client: its requests, and the servers left out.
 
-    It belongs to one thread; others may only `stop` it.
+    Used by one thread; other threads may only call `stop`.
 
     Args:
         fleet: The servers.
 
     Attributes:
-        under_way: Requests that have not ended.
-        left_out: Servers that are not asked again, and why.
+        under_way: Running requests.
+        left_out: Servers that get no more requests, with the errors.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -142,7 +142,7 @@ class Call:
         timeout: float,
         task: Any = None,
     ) -> Request:
-        """Sends a request, whose end `next` will tell."""
+        """Sends a request; `next` returns it when it has ended."""
         request = Request(server, task)
         self.under_way.add(request)
         request.send(method, message, timeout, self._ended.put)
@@ -163,7 +163,7 @@ class Call:
                 return None
             if self._stopped:
                 raise CancelledError
-            # Requests that were given up end, too.
+            # Cancelled requests also end; skip them.
             if request in self.under_way:
                 self.under_way.remove(request)
                 return request
@@ -171,7 +171,7 @@ class Call:
     def gather(
         self, requests: Iterable[Request], patience: float
     ) -> list[Request]:
-        """Waits for requests; `patience` seconds more once one is answered."""
+        """Waits for requests; `patience` seconds after the first success."""
         missing, ended = set(requests), []
         until: float | None = None
         while missing:
@@ -189,7 +189,7 @@ class Call:
         return ended
 
     def cancel(self) -> None:
-        """Gives up all requests."""
+        """Cancels all running requests."""
         for request in list(self.under_way):
             request.cancel()
         self.under_way.clear()

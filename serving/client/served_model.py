@@ -1,4 +1,4 @@
-"""What a fleet serves: one version of one model, as it describes itself."""
+"""The served model: one version of one model, with its metadata."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ from rs_keras.serving.errors import WrongAnswer
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A version that is served, the same on every server that was asked.
+    """One version of a model, identical on all servers that serve it.
 
     Attributes:
         name: Of the model.
@@ -66,12 +66,12 @@ class ServedModel:
 
     @functools.cached_property
     def identity(self) -> int:
-        """What each of its answers says of which export it is."""
+        """The number with which each response identifies the export."""
         return metadata_lib.identity(self.metadata)
 
     @property
     def fingerprint(self) -> str | None:
-        """A hash of the weights, as certification logs hold it."""
+        """A hash of the weights, as in certification logs."""
         return self.metadata["fingerprint"]
 
     @property
@@ -82,12 +82,12 @@ class ServedModel:
 
     @property
     def input_shape(self) -> tuple[int | None, ...]:
-        """(None, H, W, C), as Keras models tell it."""
+        """(None, H, W, C), as in Keras models."""
         return (None, *self.image_shape)
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return int(self.metadata["num_classes"])
 
     @property
@@ -97,7 +97,7 @@ class ServedModel:
 
     @property
     def max_n(self) -> int:
-        """The most draws a row of one request."""
+        """Maximum number of draws per row of one request."""
         return int(self.metadata["max_n"])
 
     def same_as(self, other: "ServedModel") -> bool:
@@ -105,7 +105,7 @@ class ServedModel:
         return not self.differences(other)
 
     def differences(self, other: "ServedModel") -> str:
-        """Says in words what differs; empty if nothing does."""
+        """Describes the differing metadata; empty if there are none."""
         mine, theirs = self.metadata, other.metadata
         return "; ".join(
             f"{key}: {mine.get(key)} and {theirs.get(key)}"
@@ -120,9 +120,9 @@ class ServedModel:
 
     @functools.cached_property
     def smoothing(self) -> SmoothingSpec:
-        """The noise that is served, and the type that the model computes in."""
+        """The noise, and the type that the model computes in."""
         noise, dtype = self.metadata["noise"], self.metadata["dtype"]
-        # Computed, as a server may say anything.
+        # Recomputed, because the server's number is not trusted.
         distance = noise_distance(noise, self.sigma, self.image_shape)
         return SmoothingSpec(self.sigma, noise, dtype, distance)
 
@@ -132,7 +132,7 @@ class ServedModel:
         Raises:
             ValueError: If an argument is out of its range.
         """
-        # Others are on soft predictions; servers count votes.
+        # The other bounds need soft predictions; servers count votes.
         bound = arguments.get("bound", self.metadata["bound"])
         check_choice("bound", bound, [self.metadata["bound"]])
         for name in ("n0", "n", "alpha", "runner_up"):
@@ -165,15 +165,15 @@ class ServedModel:
         return self.certify_spec(**arguments).settings(self.smoothing)
 
     def named(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns settings that say of which model and version they are."""
+        """Returns the settings with the name and version of the model."""
         return {**settings, "model": self.name, "version": self.version}
 
     def baked(self, name: str, given: Any) -> Any:
-        """Returns what is given, or the export's own number."""
+        """Returns the given value, by default that of the export."""
         return self.metadata[name] if given is None else given
 
     def check_range(self, name: str, first: int, n: int) -> None:
-        """Refuses draws that no seed addresses."""
+        """Raises for draw numbers beyond those that a seed addresses."""
         size = int(np.prod(self.image_shape))
         most = 2**POSITION_BITS // size - self.max_n
         if first + n > most:
@@ -184,14 +184,14 @@ class ServedModel:
 
 
 def _text(metadata: Mapping[str, Any], key: str) -> str:
-    """A field as `identity` hashes it, which tells 1 from 1.0 and True."""
+    """A field as `identity` hashes it; 1, 1.0 and True differ."""
     return metadata_lib.to_json(
         {k: metadata[k] for k in [key] if k in metadata}
     )
 
 
 def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
-    """Reads what `describe` answered.
+    """Reads the response to `describe`.
 
     Raises:
         WrongAnswer: If it is not what this library exports. It names the
@@ -209,14 +209,14 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
     a:8500 does not describe an export of rs-keras: `sigma` must be
     """
     try:
-        found = json.loads(text)
-        # What is hashed: a string may hold half a surrogate pair.
-        metadata_lib.to_json(found).encode()
+        metadata = json.loads(text)
+        # `identity` encodes this text; a lone surrogate cannot be encoded.
+        metadata_lib.to_json(metadata).encode()
     except (ValueError, RecursionError):
-        found = None
+        metadata = None
     if (
-        not isinstance(found, dict)
-        or found.get("format") != metadata_lib.FORMAT
+        not isinstance(metadata, dict)
+        or metadata.get("format") != metadata_lib.FORMAT
     ):
         raise WrongAnswer(
             f"{server} serves a model {name!r} of another format than "
@@ -225,10 +225,10 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
             server=server,
         )
     try:
-        description.check(found)
+        description.check(metadata)
     except ValueError as error:
         raise WrongAnswer(
             f"{server} does not describe an export of rs-keras: {error}",
             server=server,
         ) from error
-    return ServedModel(name, version, found)
+    return ServedModel(name, version, metadata)

@@ -1,4 +1,4 @@
-"""What one call knows of one server: failures, pauses and sizes of tasks."""
+"""The state of one server in one call: failures, pauses and sizes of tasks."""
 
 import time
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from rs_keras.serving.errors import ServingError
 
 _FIRST_CHUNK = 1_000
 _SECONDS_A_CHUNK = 1.0
-# Towards the end chunks get shorter, so that all servers end together.
+# Towards the end tasks get shorter, so that all servers finish together.
 _LEAST_SECONDS = 0.05
 _LEAST_CHUNK = 100
-# Deadline of a chunk: this times what it should take, and never less than ...
+# Timeout of a task: this factor times its expected duration, and at least ...
 _DEADLINE_FACTOR = 5.0
 _LEAST_DEADLINE = 5.0
-# A task is repeated elsewhere after this times what it should take there.
+# Another server repeats a task after this factor times its expected duration.
 _HEDGE_FACTOR = 2.0
 _LEAST_HEDGE = 0.5
 _LONGEST_PAUSE = 5.0
@@ -25,21 +25,21 @@ _LONGEST_PAUSE = 5.0
 
 @dataclass
 class ServerState:
-    """What one call knows of one server.
+    """The state of one server in one call.
 
     Attributes:
         server: The server.
-        retries: How many failures in a row are borne.
-        left_out: Why it is not asked any more: not to be trusted, or of no
-            use; None where it is.
-        in_flight: Requests under way.
-        failures: In a row.
-        paused_until: Nothing is sent before.
-        gone: Whether it lost the version.
-        audits: Whether it is fast enough to make audits.
-        probing: Whether it is being asked what it serves.
-        limit: The most draws a task, after a deadline passed.
-        failure: Its last one, in words.
+        retries: Maximum number of consecutive failures.
+        left_out: The error for which the server is left out of the call; None
+            while it is used.
+        in_flight: Number of running requests.
+        failures: Number of consecutive failures.
+        paused_until: Time before which nothing is sent.
+        gone: Whether the server lost the version.
+        audits: Whether the server is fast enough to make audits.
+        probing: Whether a description has been requested.
+        limit: Maximum number of draws per task, after a timeout.
+        failure: Message of the last failure.
     """
 
     server: Server
@@ -56,13 +56,13 @@ class ServerState:
 
     @property
     def usable(self) -> bool:
-        """Whether it may yet do some work."""
-        there = not self.gone and self.left_out is None
-        return there and self.failures <= self.retries
+        """Whether the server can still be used in this call."""
+        available = not self.gone and self.left_out is None
+        return available and self.failures <= self.retries
 
     def has_room(self, now: float, in_flight: int) -> bool:
-        """Whether it may be sent a request now."""
-        # One that failed is tried with one request.
+        """Whether a request may be sent now."""
+        # After a failure, one request at a time.
         room = 1 if self.failures else in_flight
         return (
             self.server.ready
@@ -72,40 +72,40 @@ class ServerState:
         )
 
     def chunk(self, share: float | None) -> int:
-        """Draws of its next task: a second's, at most its share of the rest.
+        """Draws of the next task: about a second, at most a share of the queue.
 
         Args:
-            share: Of the draws that wait; None where they are many.
+            share: Of the queued draws; None if there are many.
         """
         rate = self.server.rate
         size = _SECONDS_A_CHUNK * rate if rate else _FIRST_CHUNK
         if share is not None:
-            least = _LEAST_SECONDS * rate if rate else _LEAST_CHUNK
-            size = min(size, max(share, least))
+            shortest = _LEAST_SECONDS * rate if rate else _LEAST_CHUNK
+            size = min(size, max(share, shortest))
         return max(1, int(size))
 
     def overdue_after(self, task: Task) -> float:
-        """Seconds after which it repeats a task that is under way elsewhere."""
+        """Seconds after which this server repeats another server's task."""
         rate = self.server.rate
         expected = task.draws / rate if rate else 1.0
         return max(_LEAST_HEDGE, _HEDGE_FACTOR * expected)
 
     def deadline(self, task: Task, timeout: float) -> float:
-        """Seconds that a request for this task may take."""
+        """Timeout of a request for this task, in seconds."""
         rate = self.server.rate
         if isinstance(task, Repeat) and rate is None:
-            # Who answered it may be left with nothing but to wait for this.
+            # The server that answered it may have to wait for this audit.
             rate = next(iter(task.answers)).rate
         elif not task.pieces:
             return timeout
         if rate is None:
             return timeout
-        # Others of this call run on the same cores.
+        # Other requests of this call run on the same cores.
         expected = task.draws / rate
         return min(timeout, max(_LEAST_DEADLINE, _DEADLINE_FACTOR * expected))
 
     def answered(self, task: Task, seconds: float) -> None:
-        """Notes an answer that may be used."""
+        """Records a valid response."""
         self.failures = 0
         self.paused_until = 0.0
         self.server.measured(task.draws, seconds)
@@ -113,7 +113,7 @@ class ServerState:
             self.limit *= 2
 
     def failed(self, failure: str) -> None:
-        """Notes a failure, after which it rests, longer each time."""
+        """Records a failure and pauses the server, longer each time."""
         self.failure = failure
         self.failures += 1
         pause = pause_after(self.failures, _LONGEST_PAUSE)
@@ -122,7 +122,7 @@ class ServerState:
             self.server.ready = False
 
     def lost(self, failure: str) -> None:
-        """Notes that it has the version no more."""
+        """Records that the server no longer has the version."""
         self.failure = failure or self.failure
         self.gone = True
         self.server.ready = False

@@ -1,9 +1,9 @@
-"""Draws to be made: images, their rounds of draws, and requests for them.
+"""Jobs, pieces and tasks: the draws of images, cut into requests.
 
-A job is one image under one seed. It goes through rounds, each of which asks
-for ranges of draws. Ranges are cut into pieces; pieces of one or several jobs
-travel as one task, which is one request. Votes that come back are added once.
-A task that is sent again is the same task: draws are addressed.
+A job is one image under one seed. It needs one or more rounds of draws; a round
+is a list of ranges. Ranges are cut into pieces, and pieces of one or several
+jobs form a task, which is one request. Votes are added once. Because draws are
+addressed, a retried task consists of the same draws.
 """
 
 from collections import deque
@@ -22,10 +22,10 @@ from rs_keras.export import signature
 from rs_keras.serving.client import answers
 from rs_keras.serving.client.served_model import ServedModel
 
-# Rows of one request: many short images travel together, a message stays
-# small.
+# Rows of one request: images with few draws share a request, and messages
+# stay small.
 _MOST_ROWS = 64
-# Images that are begun at a time, so that memory does not grow with a stream.
+# Maximum number of unfinished images, which bounds memory for long streams.
 _MOST_OPEN = 64
 
 Progress = Callable[[int, int | None], None]
@@ -38,7 +38,8 @@ class Range(NamedTuple):
     n: int
 
 
-# Yields the ranges of a round, is sent their votes [C] each, returns a result.
+# Yields the ranges of each round, receives the votes [C] of each range, and
+# returns the result.
 Rounds = Generator[list[Range], list[np.ndarray], Any]
 
 
@@ -46,13 +47,13 @@ class Job:
     """One image under one seed.
 
     Args:
-        key: What the result is called.
+        key: Identifies the result.
         image: float32 [H, W, C].
         seed: int64 [2].
-        start: Returns the rounds of draws that it goes through.
+        start: Returns the generator of rounds.
 
     Attributes:
-        result: What the rounds returned, at the end.
+        result: The return value of the rounds, once finished.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Job:
         return self._pieces(next(self._rounds))
 
     def add(self, piece: "Piece", votes: np.ndarray) -> list["Piece"] | None:
-        """Adds the votes of a piece; returns what is next, None at the end.
+        """Adds the votes of a piece; returns the next pieces, None at the end.
 
         An empty list means that draws of this round are still missing.
         """
@@ -96,7 +97,7 @@ class Job:
 
 
 class Piece(NamedTuple):
-    """A part of one range of a round; `slot` tells which."""
+    """A part of range number `slot` of a round."""
 
     job: Job
     slot: int
@@ -114,13 +115,13 @@ class Task:
     """One request.
 
     Attributes:
-        signature: What is asked.
-        inputs: Its arrays.
-        draws: In all.
-        read: From (server, outputs) to the answer, checked; see `answers`.
-        pieces: What it is about; none where it cannot be cut.
-        copies: How often it is under way.
-        answer: What `read` returned; None before.
+        signature: Name of the signature.
+        inputs: Arrays by the names of its inputs.
+        draws: Number of draws of all rows.
+        read: From (server, outputs) to the checked answer; see `answers`.
+        pieces: The pieces; empty if the task cannot be cut.
+        copies: Number of running requests for it.
+        answer: The result of `read`; None before.
     """
 
     signature: str
@@ -133,7 +134,7 @@ class Task:
 
     @property
     def rows(self) -> int:
-        """Of the request."""
+        """Number of rows of the request."""
         return len(self.inputs["images"])
 
     def halves(self) -> list["Task"]:
@@ -162,7 +163,7 @@ def sample_task(pieces: Iterable[Piece]) -> Task:
 def _taken(
     pieces: deque[Piece], draws: int, most: int, rows: int
 ) -> list[Piece]:
-    """Takes `draws` from the left, at most `most` a piece, in `rows` pieces."""
+    """Removes pieces from the left: `draws` in all, `most` per piece."""
     taken: list[Piece] = []
     while draws and pieces and len(taken) < rows:
         piece = pieces.popleft()
@@ -176,14 +177,14 @@ def _taken(
 
 
 class Tasks:
-    """The tasks of a call, made as they are asked for.
+    """The tasks of a call, created on demand.
 
     Args:
-        model: Which they are for.
-        jobs: The images; taken as there is room for them.
-        whole: Tasks that are asked as they are, besides.
-        progress: Is told (draws so far, of how many) when a task is done.
-        total: Of all draws, where it is known.
+        model: The model that draws.
+        jobs: The images, consumed as needed.
+        whole: Tasks that are not made of pieces.
+        progress: Called with (draws so far, `total`) after each task.
+        total: Number of all draws, if known.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class Tasks:
         self._total = total
 
     def begin(self) -> None:
-        """Starts, or starts over as if nothing had been answered."""
+        """Starts, or restarts without any answers."""
         for task in self._whole:
             task.copies, task.answer = 0, None
         self._jobs = iter(self._all_jobs)
@@ -213,13 +214,13 @@ class Tasks:
 
     @property
     def finished(self) -> bool:
-        """Whether every task is answered, and no job asks for more."""
+        """Whether every task is answered and every job finished."""
         if not self._open:
             self._fill(1)
         return not (self._open or self._more)
 
     def waiting(self, enough: float) -> int | None:
-        """Draws that nobody makes yet; None for `enough` and maybe more."""
+        """Number of unassigned draws; None if there are at least `enough`."""
         self._fill(enough)
         if self._more:
             return None
@@ -240,11 +241,11 @@ class Tasks:
         return sample_task(pieces) if pieces else None
 
     def put_back(self, tasks: list[Task]) -> None:
-        """Takes back tasks that failed."""
+        """Returns failed tasks to the queue."""
         self._returned.extend(tasks)
 
     def accept(self, task: Task, answer: Any) -> list[Job]:
-        """Takes the answer to a task; returns the jobs that it finished."""
+        """Records the answer to a task; returns the jobs that it finished."""
         task.answer = answer
         if not task.pieces:
             self._open -= 1
@@ -256,7 +257,7 @@ class Tasks:
                 self._open -= 1
                 finished.append(piece.job)
             else:
-                # Before images that were not begun: results come early.
+                # Before images that have not started, for early results.
                 self._pieces.extendleft(reversed(more))
         self._drawn += task.draws
         if self._progress is not None:
@@ -264,7 +265,7 @@ class Tasks:
         return finished
 
     def _fill(self, draws: float) -> None:
-        """Begins images until `draws` wait, or enough are open."""
+        """Starts images until `draws` are queued or too many are unfinished."""
         waiting = sum(piece.n for piece in self._pieces)
         while self._more and waiting < draws and self._open < _MOST_OPEN:
             job = next(self._jobs, None)

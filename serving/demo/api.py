@@ -61,7 +61,7 @@ class DemoAPI:
         self.max_bytes = 4 * math.prod(self._model.image_shape) * 4 // 3 + 1_000
 
     def about(self) -> dict[str, Any]:
-        """Returns what the page is told when it opens."""
+        """Returns the data that the page shows when it opens."""
         model, alpha = self._model, self._model.metadata["alpha"]
         names = model.metadata["class_names"]
         return {
@@ -150,7 +150,7 @@ class DemoAPI:
                     "kind": kind,
                     "ray": ray,
                     "distance": distance,
-                    # Of images exactly as far as the radius nothing is said.
+                    # The certificate does not cover images at the radius.
                     "inside": distance < radius,
                     "pixels": to_base64(perturbed),
                     "counts": prediction.counts[row].tolist(),

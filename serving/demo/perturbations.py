@@ -15,7 +15,7 @@ from rs_keras import noise as noise_lib
 from rs_keras.adversaries import PGD
 from rs_keras.certification.sampling import Sampler
 
-# In units of the certified radius; never 1, of which nothing is said.
+# In units of the certified radius; never 1, which the certificate excludes.
 ATTACK_DISTANCES = tuple(2.5 * step / 13 for step in range(1, 14))
 RANDOM_DISTANCES = (0.5, 0.95, 1.45, 1.9)
 RANDOM_DIRECTIONS = 5

@@ -1,4 +1,4 @@
-"""The demonstration: the page's server, and a gRPC server that it asks."""
+"""The demo: the web server of the page, and a gRPC server behind it."""
 
 import tempfile
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Addresses of a server: their form, and whether they are free."""
+"""Server addresses: their syntax, and whether they are available."""
 
 import os
 import socket
@@ -71,7 +71,7 @@ def join(host: str, port: int) -> str:
 
 
 def require_free(host: str, port: int) -> None:
-    """Checks that a port can be had, before a model is loaded for nothing.
+    """Checks that a port is available, before a model is loaded.
 
     Raises:
         OSError: If it cannot.
@@ -93,7 +93,7 @@ def require_free(host: str, port: int) -> None:
 
 
 def require_free_socket(path: str) -> None:
-    """Checks that a socket can be had; a dead server's will be replaced.
+    """Checks that a socket is available; that of a dead server is replaced.
 
     Raises:
         OSError: If a server listens there, or it is another kind of file.

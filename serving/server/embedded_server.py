@@ -39,7 +39,8 @@ _GRPC_OPTIONS = (
     # A Python server would refuse messages above 4 MB; TF Serving does not.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Otherwise a second server shares the port, and each answers some.
+    # Otherwise a second server could share the port, and requests would be
+    # split between the two.
     ("grpc.so_reuseport", 0),
     # Finds out about clients whose machine or network is gone.
     ("grpc.keepalive_time_ms", 60_000),

@@ -26,7 +26,7 @@ from rs_keras.serving.server.status import StatusError
 from rs_keras.serving.server.status import invalid
 
 _SIGNATURES = "signature_def"
-# gRPC tells a request without a deadline that it has some 10**15 seconds left.
+# For a request without a deadline gRPC reports about 10**15 seconds left.
 _NO_DEADLINE = 10**9
 
 # From a service, a request and its context to the response.

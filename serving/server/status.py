@@ -1,4 +1,4 @@
-"""Errors that become the status of an RPC: a gRPC code and a message."""
+"""Errors with a gRPC status: a code and a message."""
 
 from typing import Any
 

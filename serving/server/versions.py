@@ -1,4 +1,4 @@
-"""A model's versions: those that its folder offers, and their states."""
+"""Versions of a model: those in its folder, and their states."""
 
 import re
 from dataclasses import dataclass

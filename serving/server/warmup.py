@@ -1,7 +1,7 @@
 """Runs an export's warm-up requests before it serves, as TF Serving does.
 
-They lie in `assets.extra/tf_serving_warmup_requests`: a TFRecord file of
-`PredictionLog`s. One that fails, fails the load of the version.
+The requests are in `assets.extra/tf_serving_warmup_requests`, a TFRecord file
+of `PredictionLog`s. If one fails, the version fails to load.
 """
 
 import logging
@@ -21,7 +21,7 @@ from rs_keras.serving.server.status import from_tensorflow
 from rs_keras.serving.server.status import invalid
 
 _MOST_RECORDS = 1000
-# What eager execution wraps around a message.
+# Text that eager execution adds to error messages.
 _EAGER = re.compile(r"^\{\{.*?\}\} | \[Op:\w+\].*$", re.DOTALL)
 # TF Serving runs these; this server does not answer them, so there is nothing
 # to warm up.

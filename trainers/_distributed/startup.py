@@ -14,7 +14,7 @@ from rs_keras import distribution
 from rs_keras.trainers._distributed.batch_norm import is_synchronized
 from rs_keras.trainers._step.data_checks import check_first_batch
 
-# What `keras.Model.fit` makes of arrays when it is not told.
+# The default `batch_size` of `keras.Model.fit`.
 _KERAS_BATCH = 32
 
 
@@ -87,11 +87,11 @@ def prepare(
 
 
 def shared_out(strategy: tf.distribute.Strategy, data: Any) -> Any:
-    """Returns data that Keras may share out among the replicas.
+    """Returns data that Keras can distribute over the replicas.
 
-    A data set that is read from files, TensorFlow shares out among workers by
-    files: then a batch would hold other examples than on one device. Here each
-    worker takes its rows of each batch.
+    By default TensorFlow distributes the files of a data set over workers; a
+    batch would then hold other examples than on one device. Here each worker
+    takes its rows of each batch.
 
     TensorFlow's tuner of pipelines is off under several devices. The end of an
     iterator waits for the tuner's thread, which sleeps for up to a minute and
@@ -138,7 +138,7 @@ def device_queues(
 
 
 def _check_loop(trainer: Any) -> None:
-    """Raises if replicas had to wait for each other within a loop."""
+    """Raises if replicas would have to synchronise within a loop."""
     several = trainer.distribute_strategy.num_replicas_in_sync > 1
     if several and trainer.sigma.loops and is_synchronized(trainer.model):
         raise ValueError(
@@ -182,7 +182,7 @@ def _facts(trainer: Any) -> dict[str, Any]:
 
 
 def _digest(*values: Any) -> str:
-    """Returns a short text that tells values apart."""
+    """Returns a short hash of values."""
     digest = hashlib.blake2b(digest_size=8)
     for value in keras.tree.flatten(values):
         array = np.asarray(value)

@@ -18,18 +18,18 @@ import tensorflow as tf
 
 from rs_keras import _compat
 
-# Side of a block, by the image's channels: the quickest of 1 to 4, whether the
-# kernel is 3 x 3 or larger. For smaller ones, and from five channels on, it is
-# TensorFlow's own kernel.
+# Side of a block by the image's channels: the fastest of 1 to 4, for kernels of
+# 3 x 3 and larger. For smaller kernels, and from five channels on, TensorFlow's
+# kernel is faster.
 _BLOCKS = {1: 4, 2: 2, 3: 2, 4: 2}
 _SMALLEST = 3
 
-# Which threads are within `quick_gradients`.
+# Whether the current thread is within `quick_gradients`.
 _passes = threading.local()
 
 
 def prepare(model: keras.Model) -> None:
-    """Lets a model's convolutions be quick within `quick_gradients`.
+    """Enables fast image gradients of a model within `quick_gradients`.
 
     Everywhere else, and in other threads, they are Keras' own. The model is
     not changed: saved, copied or exported, it is made of Keras' layers. Where
@@ -41,19 +41,19 @@ def prepare(model: keras.Model) -> None:
     if not only_cpus():
         return
     for layer in _compat.flat_layers(model):
-        # What somebody else put into the place of the method stays there.
+        # A method that the user replaced stays as it is.
         if type(layer) is keras.layers.Conv2D and "convolution_op" not in vars(
             layer
         ):
-            # Keras' way to another convolution is to override this method. Put
-            # among the instance's own attributes it hides the class's, and
-            # Keras does not take it for a part of the layer.
+            # Keras documents this method for overriding. As an attribute of
+            # the instance it takes precedence over the class's method, and
+            # Keras does not track it.
             vars(layer)["convolution_op"] = MethodType(_convolution_op, layer)
 
 
 @contextlib.contextmanager
 def quick_gradients() -> Iterator[None]:
-    """Makes gradients of prepared models quick in the passes of a `with`.
+    """Uses fast image gradients of prepared models within a `with` block.
 
     Values are the model's own, to the bit; gradients with regard to images,
     up to rounding.
@@ -125,7 +125,7 @@ def _convolved(inputs: tf.Tensor, kernel: Any, padding: str) -> tf.Tensor:
         images: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, Callable]:
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # The one that is not asked for is not computed in a graph.
+            # An unused gradient is not computed in a graph.
             for_weights = tf.raw_ops.Conv2DBackpropFilter(
                 input=images,
                 filter_sizes=tf.shape(weights),

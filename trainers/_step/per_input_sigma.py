@@ -19,7 +19,7 @@ SIGMA_STREAM = (1 << 14) + 2
 _DRAWS_A_STEP = 1 << 24
 _MOST_STEPS = 256
 
-# Where a sigma that was moved too far starts anew.
+# Lower limit of a sigma before the ascent.
 _SMALLEST = 1e-3
 
 _WANTED = (
@@ -215,7 +215,8 @@ class PerExampleSigma(keras.layers.Layer):
         """
         ids = tf.reshape(tf.cast(targets["example_id"], tf.int64), [-1])
         before = tf.cast(tf.gather(self.values.value, ids), images.dtype)
-        # An example that is in a batch twice adds its change twice.
+        # An example that occurs twice in a batch adds its change twice, which
+        # may make its sigma too small.
         before = tf.maximum(before, _SMALLEST)
         shape, rows = images.shape[1:], tf.shape(images)[0]
 

@@ -240,14 +240,13 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
 
     Args:
         folder: Of the run.
-        recipe: What should have been trained, as in `is_trained`.
+        recipe: The expected recipe, as in `is_trained`.
         budget: One of `BUDGETS`.
 
     Raises:
         ValueError: If the folder holds a training or results of something
-            else, or a part of them without the model that made them: more of
-            the same cannot be added, and what is there may be all that is left
-            of a long run.
+            else, or partial results without their model, which cannot be
+            continued and must not be overwritten.
 
     Example:
 
@@ -292,8 +291,8 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
 def _check_training(place: Path, recipe: Recipe) -> None:
     """Raises if another recipe was trained there and not yet certified."""
     far = runs.is_finished(place) or (place / runs.SNAPSHOT).is_file()
-    told = (place / runs.RECIPE).is_file()
-    if far and told and not _holds(place, recipe):
+    has_recipe = (place / runs.RECIPE).is_file()
+    if far and has_recipe and not _holds(place, recipe):
         raise ValueError(
             f"`--out` must be a folder without another training in {place}: "
             f"{_told(place)}. Asked for: {_length(recipe)}"
@@ -301,7 +300,7 @@ def _check_training(place: Path, recipe: Recipe) -> None:
 
 
 def _holds(place: Path, recipe: Recipe) -> bool:
-    """Whether the recipe in a folder trains the same, but for the votes."""
+    """Whether a folder's recipe is the same, up to the teacher's votes."""
 
     def without_votes(recipe: Recipe) -> Recipe:
         teacher = {k: v for k, v in recipe.teacher.items() if k != "n"}
@@ -345,7 +344,7 @@ def _shared(logs: dict[str, CertificationLog]) -> dict[str, CertificationLog]:
 
 
 def _read_logs(place: Path) -> dict[str, CertificationLog]:
-    """Each log that is there; without a last line that was cut off."""
+    """Reads the existing logs, without an incomplete last line."""
     logs = {}
     for form in FORMS:
         path = place / f"{form}.tsv"

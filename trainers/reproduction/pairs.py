@@ -23,17 +23,17 @@ AGAINST = "against_authors.json"
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two runs, and what the papers publish of them.
+    """Two runs, and their published difference.
 
     Attributes:
         first: The run to compare with.
         second: The other.
-        published: How much larger the second's ACR is in the papers.
-        seeds: What two training seeds can make.
+        published: The second's ACR minus the first's, in the papers.
+        seeds: The difference that two training seeds can cause.
         comparison: The second against the first; its interval is about images.
         low: Lower end of the interval that is about seeds, too.
         high: Upper end of it.
-        holds: True, False, or None where it is not told; see `pair`.
+        holds: True, False, or None if inconclusive; see `pair`.
     """
 
     first: Run
@@ -142,7 +142,7 @@ def ablations(runs: Iterable[Run]) -> list[Pair]:
 
 
 def pair(first: Run, second: Run, published: float) -> Pair:
-    """Says whether what the papers publish of two runs holds here.
+    """Tests whether the published difference of two runs holds here.
 
     Other images and other training seeds err independently of each other, so
     the interval that both leave is
@@ -164,7 +164,7 @@ def pair(first: Run, second: Run, published: float) -> Pair:
     """
     comparison = compare(first.plain, second.plain)
     enough = comparison.examples >= _FEWEST
-    told = first.extent == second.extent and enough
+    conclusive = first.extent == second.extent and enough
     by_seeds = papers.seeds(
         first.sigma, mnist.method_of(first.name), mnist.method_of(second.name)
     )
@@ -183,7 +183,7 @@ def pair(first: Run, second: Run, published: float) -> Pair:
         comparison=comparison,
         low=low,
         high=high,
-        holds=holds if told else None,
+        holds=holds if conclusive else None,
     )
 
 

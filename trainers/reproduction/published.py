@@ -19,20 +19,20 @@ PUBLISHED, _DEVIATIONS = (
     for name in ("acr", "deviations")
 )
 
-# What the ablations change in their recipe.
+# The changes to the recipe in each ablation.
 ABLATIONS: dict[str, dict[str, Any]] = _TABLES["ablations"]
 
 # Pairs of them, `first` and `second`, and both ACRs in the paper.
 CLAIMS: list[dict[str, Any]] = _TABLES["claims"]
 
-# An image, for CAT-RS' soft labels.
+# Votes per image of CAT-RS' soft labels.
 AUTHORS_VOTES = 10_000
 
-# Draws an image in their logs.
+# Draws per image in the authors' logs.
 AUTHORS_N = 100_000
 
-# Where seeds can make more than the papers' own difference, this, times sigma,
-# is as good as none.
+# If training seeds can cause more than the published difference, differences
+# below this times sigma count as none.
 EQUAL = 0.02
 
 

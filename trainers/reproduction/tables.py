@@ -37,7 +37,7 @@ _HOLDS = {
 
 
 def _against(run: Run) -> dict[str, Any] | None:
-    """What was kept, unless the log has grown since, or is another model's."""
+    """The stored comparison; None if the log has changed since."""
     path, plain = run.folder / AGAINST, run.plain
     kept = json.loads(path.read_text()) if path.is_file() else {}
     of = kept.get("examples"), kept.get("model")
@@ -76,7 +76,7 @@ def _markdown(columns: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def _length(run: Run) -> str:
-    """How much of its schedule it had, and in which type, if in another."""
+    """The completed part of the schedule; the type unless float32."""
     first = "the first " if run.is_cut else ""
     length = f"{first}{run.recipe.epochs} of {run.full_epochs}"
     policy = run.recipe.dtype
@@ -84,7 +84,7 @@ def _length(run: Run) -> str:
 
 
 def _standard_error(log: CertificationLog) -> float:
-    """Of the ACR, by the choice of images."""
+    """The standard error of the ACR, over the choice of images."""
     radii = log.radius * log.correct
     return float(np.std(radii) / np.sqrt(max(1, len(log) - 1)))
 
@@ -114,11 +114,11 @@ def pairs_table(listed: Iterable[Pair]) -> str:
 
 
 def _summary(listed: Sequence[Pair]) -> str:
-    """How many pairs hold, do not, and are not told; all full, or none."""
+    """How many pairs hold, fail and are inconclusive."""
     counts = Counter(pair.holds for pair in listed)
     words = _HOLDS[listed[0].is_full].items()
-    told = ", ".join(f"{counts[holds]} {word}" for holds, word in words)
-    return f"{len(listed)} pair{'s' * (len(listed) > 1)}: {told}."
+    numbers = ", ".join(f"{counts[holds]} {word}" for holds, word in words)
+    return f"{len(listed)} pair{'s' * (len(listed) > 1)}: {numbers}."
 
 
 def _once(words: Iterable[str]) -> str:
@@ -139,7 +139,7 @@ def report(root: str | Path) -> str:
             sections += [f"## sigma = {sigma:.2f}", *parts]
     columns = "\n".join(f"- {column}" for column in _TEXTS["columns"])
     page = [_TITLE, _TEXTS["intro"], columns]
-    # The rule is the same of every sigma, so a page of several says it once.
+    # The rule is the same for all sigmas, so the page has it once.
     if _RULE in sections:
         page.append(_RULE)
     page += [part for part in sections if part != _RULE]
@@ -211,15 +211,15 @@ def tables(root: str | Path, sigma: float) -> list[str]:
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """Returns what must be known of the rows of `table`, in Markdown.
+    """Returns notes on the rows of `table`, in Markdown.
 
-    Which differences to the authors' logs are more than other images can make,
-    and which trainings had not as many votes as the papers'.
+    They name the significant differences to the authors' logs, and the soft
+    labels with fewer votes than in the papers.
 
     Args:
         runs: Those of the table.
     """
-    parts, apart = [], []
+    parts, significant = [], []
     for run in runs:
         votes = run.recipe.teacher.get("n", AUTHORS_VOTES)
         if votes != AUTHORS_VOTES:
@@ -229,17 +229,17 @@ def notes(runs: Sequence[Run]) -> list[str]:
             )
         against = _against(run)
         if against and not against["low"] <= 0 <= against["high"]:
-            apart.append(f"`{run.label}`")
-    if apart:
+            significant.append(f"`{run.label}`")
+    if significant:
         parts.append(
             "Differences to the authors' logs whose interval leaves out 0: "
-            f"{', '.join(apart)}."
+            f"{', '.join(significant)}."
         )
     return parts
 
 
 def _pairs(title: str, intro: str, listed: Sequence[Pair]) -> list[str]:
-    """A section a kind of pair: of whole runs, and of parts of them."""
+    """One section for complete runs, one for partial runs."""
     in_part = f" {_TEXTS['in_part'].format(authors_n=AUTHORS_N)}"
     parts = []
     for is_full, more, note in ((True, "", ""), (False, ", in part", in_part)):

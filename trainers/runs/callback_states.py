@@ -12,8 +12,8 @@ from rs_keras.trainers.runs.snapshot_file import typed
 
 Callbacks = Sequence[keras.callbacks.Callback]
 
-# The attributes that Keras' callbacks change during training, but for settings
-# that they change on first use: those would be changed again.
+# The attributes that Keras' callbacks change during training, except settings
+# that they adjust on first use.
 _KEPT: dict[type, tuple[str, ...]] = {
     keras.callbacks.History: ("epoch", "history"),
     keras.callbacks.EarlyStopping: (
@@ -45,7 +45,7 @@ def gather(
             key = f"callbacks/{number}/{name}"
             state[name] = _packed(getattr(callback, name, None), key, arrays)
         if isinstance(callback, keras.callbacks.CSVLogger):
-            # What the log holds: rows after a snapshot have to go again.
+            # The text of the log: rows after the snapshot must be removed.
             log = Path(callback.filename)
             text = log.read_bytes().decode() if log.exists() else ""
             state |= {"text": text, "keys": callback.keys}
@@ -73,7 +73,7 @@ def restore(
     states: list[dict[str, Any]],
     arrays: dict[str, np.ndarray],
 ) -> None:
-    """Puts the states back, after the callbacks heard that a run begins."""
+    """Restores the states, after `on_train_begin`."""
     for callback, state in zip(callbacks, states, strict=True):
         for name in _names(callback):
             setattr(callback, name, _unpacked(state[name], arrays))

@@ -3,10 +3,10 @@
 `fit` trains a compiled trainer for a number of epochs and keeps one file, the
 snapshot: every weight and moving statistic, the optimiser's slots, the running
 metrics, the epoch and the step in it, the state of the callbacks. It is
-written to a temporary name, flushed and renamed, so the file is always one
-whole moment. A run that starts again from it sees the same batches, the same
-noise and the same warm-ups, and ends with the same weights, bit for bit, as a
-run that was never stopped, on one device with the same number of threads.
+written to a temporary name, flushed and renamed, so it is always complete. A
+resumed run sees the same batches, noise and warm-ups as an uninterrupted run,
+and its final weights are bit-for-bit identical, on one device with the same
+number of threads.
 
 Several workers take their snapshots at the same step; the chief writes them,
 and tells the others what they hold when a run begins.
@@ -162,7 +162,7 @@ def fit(
 
 
 class _OneRun(keras.callbacks.CallbackList):
-    """Callbacks that see a run begin and end once, whatever `fit` says."""
+    """Callbacks that see one begin and one end of a run of many `fit`s."""
 
     def begin(self) -> None:
         super().on_train_begin()
@@ -171,10 +171,10 @@ class _OneRun(keras.callbacks.CallbackList):
         super().on_train_end(logs)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Does nothing: `begin` did it."""
+        """Does nothing: see `begin`."""
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Does nothing: `end` will."""
+        """Does nothing: see `end`."""
 
 
 class _Progress(keras.callbacks.ProgbarLogger):
@@ -189,7 +189,7 @@ class _Progress(keras.callbacks.ProgbarLogger):
 
 
 class _Run(keras.callbacks.Callback):
-    """Where a run stands, and its snapshots; the last of the callbacks."""
+    """The position and the snapshots of a run; the last callback."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class _Run(keras.callbacks.Callback):
         self._metrics: list[np.ndarray] = []
         self._taken = time.monotonic()
         self._asked_to_stop = False
-        # When workers last agreed: the step, and its time; and when to again.
+        # Step and time of the last agreement of the workers; the next step.
         self._agreed_at = (0, time.monotonic())
         self._agree_next = 0
 
@@ -245,7 +245,7 @@ class _Run(keras.callbacks.Callback):
         steps: int,
         resume: bool,
     ) -> None:
-        """Tells the callbacks that the run begins, and restores what was."""
+        """Starts the run: notifies the callbacks, restores a snapshot."""
         self._steps, self._watched = steps, watched
         distribution.agree(
             self.strategy,
@@ -281,9 +281,9 @@ class _Run(keras.callbacks.Callback):
             ]
 
     def _existing(self, resume: bool) -> bytes | None:
-        """Returns the snapshot that the chief finds, None where there is none.
+        """Returns the chief's snapshot; None if there is none.
 
-        Others do not look: what lies there may be older, or not theirs.
+        Other workers do not read files, which may be outdated there.
         """
         is_chief = distribution.member_of(self.strategy).is_chief
         if not (is_chief and self.path.exists()):
@@ -321,7 +321,7 @@ class _Run(keras.callbacks.Callback):
             "metrics": list(self.trainer.metrics_variables),
         }
 
-    # -- along the way -------------------------------------------------------
+    # -- training ------------------------------------------------------------
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Puts back the metrics, which `fit` has just reset."""
@@ -387,7 +387,7 @@ class _Run(keras.callbacks.Callback):
         self._taken = time.monotonic()
         if not distribution.member_of(self.strategy).is_chief:
             return
-        callbacks, more = callback_states.gather(self._watched)
+        callbacks, callback_arrays = callback_states.gather(self._watched)
         state = {
             "trainer": type(self.trainer).__name__,
             "settings": self.settings,
@@ -397,7 +397,7 @@ class _Run(keras.callbacks.Callback):
             "callbacks": callbacks,
             "variables": snapshot_file.kinds_of(groups),
         }
-        snapshot_file.write(self.path, arrays | more, state)
+        snapshot_file.write(self.path, arrays | callback_arrays, state)
         self._taken = time.monotonic()
 
     @contextlib.contextmanager
@@ -423,7 +423,7 @@ class _Run(keras.callbacks.Callback):
         try:
             yield
         except distribution.LOST as error:
-            # Nobody is left to stop with, and nobody to wait for.
+            # The other workers are gone.
             if self._asked_to_stop:
                 raise KeyboardInterrupt from error
             raise

@@ -1,8 +1,8 @@
-"""Group-sequential decisions: is a radius certified, with few draws?
+"""Group-sequential decisions: whether a radius is certified, with few draws.
 
-Votes are counted in stages. After each, a stopping rule says for every image
-how many of the radii are certified by now, and whether the rest can be given
-up; only undecided images go on. The rules are functions of tensors:
+Votes are counted in stages. After each stage, a stopping rule determines for
+every image how many radii are certified, and whether the others can be given
+up; only undecided images continue. The rules are functions of tensors:
 `decide_in_graph` puts them around a sampler in one graph that can be exported,
 `decide_on_host` applies them between calls that are short enough to be stopped.
 """
@@ -72,7 +72,7 @@ class Decision:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def sentence(self, row: int = 0) -> str:
-        """Says in words what was decided of one image."""
+        """Describes the decision for one image in words."""
         certified = bool(self.certified[row])
         radius = self.radius[row] if certified else min(self.settings["radii"])
         texts = STATEMENTS["decision"]
@@ -84,7 +84,7 @@ class Decision:
         )
 
     def statement(self) -> str:
-        """Says in words what is guaranteed, for whom and on what condition."""
+        """Describes the guarantee and its conditions in words."""
         return guarantee(self.settings, STATEMENTS["decision"]["claim"])
 
 
@@ -159,7 +159,7 @@ def decide_on_host(
     tables: Tables,
     sigma: float,
 ) -> dict[str, np.ndarray]:
-    """Decides by calling `draw`, which may be stopped, step after step.
+    """Decides with votes from `draw`, stage by stage.
 
     Args:
         draw: From (rows int64 [b], first, n) to int64 [b, C]: the votes of
@@ -172,10 +172,10 @@ def decide_on_host(
         As `decide_in_graph`.
     """
     steps = decision_steps(rows, tables, sigma)
-    wanted = next(steps)
+    request = next(steps)
     while True:
         try:
-            wanted = steps.send(draw(*wanted))
+            request = steps.send(draw(*request))
         except StopIteration as stop:
             return stop.value
 
@@ -183,10 +183,10 @@ def decide_on_host(
 def decision_steps(
     rows: int, tables: Tables, sigma: float
 ) -> Generator[tuple[np.ndarray, int, int], np.ndarray, dict[str, np.ndarray]]:
-    """Decides with votes that the caller draws, here or on a server.
+    """Decides with votes that the caller draws, locally or on a server.
 
-    Yields what `draw` of `decide_on_host` is called with, is sent what it
-    returns, and returns what `decide_on_host` does.
+    Yields the arguments of `draw` in `decide_on_host`, receives its result, and
+    returns the result of `decide_on_host`.
     """
     radii = tf.constant(tables.radii)
     active = np.arange(rows)
@@ -248,8 +248,10 @@ def decide_in_graph(
         )
     batch = tf.shape(images)[0]
     # Radii [B, J], increasing in each row.
-    asked = tf.constant(tables.radii)[None]
-    radii = tf.repeat(asked, batch, 0) if radius is None else radius[:, None]
+    table_radii = tf.constant(tables.radii)[None]
+    radii = (
+        tf.repeat(table_radii, batch, 0) if radius is None else radius[:, None]
+    )
     stages = tf.constant(tables.stages)
     selection = tf.constant(tables.selection, tf.int64)
     zeros = tf.zeros([batch], tf.int64)

@@ -16,8 +16,8 @@ from rs_keras.certification.voting import runner_up_count
 # are not, an image is certified a stage later.
 _OPTIMISM = 0.7
 
-# Standard errors by which both counts must be off for an image that is given
-# up to have deserved better.
+# Standard errors by which both counts would have to err for an image to be
+# given up wrongly.
 _HOPE = 3.3
 
 
@@ -80,11 +80,13 @@ def two_count_rule(
     # Votes for the class and for its runner-up: int64 [B] each.
     k = tf.gather(counts, label, batch_dims=1)
     k2 = runner_up_count(counts, label)
-    asked = tf.shape(radii, tf.int64)[-1]
-    radii = tf.broadcast_to(radii, [tf.size(k, tf.int64), asked])
+    num_radii = tf.shape(radii, tf.int64)[-1]
+    radii = tf.broadcast_to(radii, [tf.size(k, tf.int64), num_radii])
 
     def next_radius(accepted: tf.Tensor) -> tf.Tensor:
-        return tf.gather(radii, tf.minimum(accepted, asked - 1), batch_dims=1)
+        return tf.gather(
+            radii, tf.minimum(accepted, num_radii - 1), batch_dims=1
+        )
 
     share = bounds.RUNNER_UP_SHARE
     width = -_OPTIMISM * tf.math.ndtri(alpha * [1 - share, share])
@@ -109,10 +111,11 @@ def two_count_rule(
     reached = tf.reduce_sum(tf.cast(within, tf.int64), -1)
     reached = tf.where(exact.abstain, tf.zeros_like(reached), reached)
     accepted = tf.tensor_scatter_nd_max(accepted, rows[:, None], reached)
-    # Given up: even both counts off by many standard errors fall short.
+    # Given up: the radius is too small even if both counts err by many
+    # standard errors.
     hope = tf.constant(_HOPE, tf.float64)
     highest = _normal_radius(k, k2, n, sigma, hope, width2=-hope)
-    done = (accepted == asked) | (highest < next_radius(accepted))
+    done = (accepted == num_radii) | (highest < next_radius(accepted))
     return label, accepted, done
 
 
