@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from rs_keras._compat import must_be_compiled_by_xla
 from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.graphs import PYTHON_OPS
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.graphs import operations
 from rs_keras.classifiers.graphs import structure
-
-_XLA = "_XlaMustCompile"
 
 
 def image_shape_of(
@@ -126,7 +125,7 @@ def check_servable(count: ConcreteFunction) -> None:
     library = count.graph.as_graph_def().library
     attributes = [f.attr for f in library.function]
     attributes += [node.attr for node in nodes]
-    if any(_XLA in attr and attr[_XLA].b for attr in attributes):
+    if any(map(must_be_compiled_by_xla, attributes)):
         raise ValueError(
             "`model` must not be compiled with XLA to be served: TF Serving "
             "switches it off. Received: a function with jit_compile=True"

@@ -85,7 +85,7 @@ class CertifyCallback(keras.callbacks.Callback):
     # A trainer's `fit` puts callbacks that say so before the others.
     runs_first = True
     # The attributes that a snapshot of a run keeps.
-    kept = ("_last",)
+    state_attributes = ("_last",)
 
     def __init__(
         self,

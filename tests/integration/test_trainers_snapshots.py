@@ -293,7 +293,7 @@ def test_callbacks_see_one_run_and_global_numbers(tmp_path, capsys):
 
 def test_own_callbacks_keep_what_they_name(tmp_path):
     class Count(keras.callbacks.Callback):
-        kept = ("batches",)
+        state_attributes = ("batches",)
         batches = 0
 
         def on_train_batch_end(self, batch, logs=None):

@@ -67,8 +67,9 @@ def fit(
     TensorFlow has in hand.
 
     Of the callbacks, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau,
-    CSVLogger, TensorBoard, History and those of this package keep their state;
-    one of your own does if it names the attributes to keep in `kept`.
+    CSVLogger, TensorBoard, History and those of this package keep their state.
+    Your own does if its attribute `state_attributes` names the attributes to
+    store.
 
     Args:
         trainer: Compiled.
