@@ -466,7 +466,7 @@ def test_a_full_ablation_is_compared_with_the_method_it_changes(tmp_path):
     # As long, but of fewer draws: it is passed over.
     write_run(tmp_path, "ablations/base", constant(1.4), 90, n=10_000)
     text = tables.report(tmp_path)
-    assert "### Ablations\n\n1 pair: 1 yes, 0 no, 0 not told." in text
+    assert "### Ablations\n\n1 pair: 1 yes, 0 no, 0 inconclusive." in text
     assert "| eta_4 against smoothmix_T1 | 90 of 90 | 120 | 100,000 |" in text
     assert text.count("| smoothmix_T1 | 90 of 90 | 120 of 1,000 |") == 2
 
@@ -492,7 +492,7 @@ def test_the_order_is_that_of_all_pairs(tmp_path):
     text = tables.report(tmp_path)
     wanted = "| gaussian against macer | 90 of 90 | 120 | 100,000 | +0.022 |"
     assert wanted in text
-    assert "6 pairs: 3 yes, 3 no, 0 not told." in text
+    assert "6 pairs: 3 yes, 3 no, 0 inconclusive." in text
 
 
 @pytest.mark.parametrize(
@@ -549,13 +549,13 @@ def test_what_seeds_make_at_a_small_sigma_is_less():
     ],
     ids=["length", "n", "99 images", "within seeds"],
 )
-def test_what_is_not_told(other, tmp_path):
+def test_inconclusive_pairs(other, tmp_path):
     write_run(tmp_path, "macer", constant(0.5), 90)
     arguments = {"radii": constant(1.0), "epochs": 90} | other
     write_run(tmp_path, "gaussian", **arguments)
     pair = pair_of(tmp_path, "macer", "gaussian", 0.022)
     assert pair.holds is None
-    assert "| not told |" in tables.pairs_table([pair])
+    assert "| inconclusive |" in tables.pairs_table([pair])
     listed = order_of(tmp_path)
     # Runs that cannot be compared are no pair at all.
     assert len(listed) == (0 if {"epochs", "n"} & {*other} else 1)
@@ -593,7 +593,7 @@ def test_fewer_votes_than_the_authors_are_told(votes, tmp_path):
     recipe = reproduction.recipe_of("catrs", 1.0)
     recipe.replace(**{"teacher.n": votes}).save(folder / "recipe.json")
     text = tables.report(tmp_path)
-    assert ("`catrs` are of 1,000 votes" in text) is (votes == 1_000)
+    assert ("`catrs` are shares of 1,000 votes" in text) is (votes == 1_000)
 
 
 def test_a_training_in_another_type_is_told(tmp_path):
@@ -818,7 +818,7 @@ def test_a_difference_beyond_its_interval_is_told(apart, tmp_path):
     text = json.dumps({**kept, "examples": 120, "model": None})
     (folder / "against_authors.json").write_text(text)
     text = tables.report(tmp_path)
-    assert ("leaves out 0: `gaussian`." in text) is apart
+    assert ("excludes 0): `gaussian`." in text) is apart
 
 
 def test_a_log_without_its_settings_is_named(tmp_path, capsys):
