@@ -121,7 +121,7 @@ def report(methods, labels, sigma):
 
 
 def samples(method):
-    """All draws an image, those of the selection too."""
+    """All draws per image, those of the selection too."""
     n = method.joined("n").mean()
     found = method.found[0]
     if hasattr(found, "selection_counts"):

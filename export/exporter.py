@@ -68,7 +68,7 @@ def export_certifier(
         alpha: Probability of a wrong answer of `certify`, `decide` and
             `predict`, for each image, in (0, 1).
         predict_n: Draws of `predict`.
-        max_n: The most draws a row of one request; one that asks for more
+        max_n: The most draws per row of one request; one that asks for more
             gets these, and the output `n` says so.
         version: A whole number >= 1 that does not exist; the next when None.
         runner_up: As in `Certifier.certify`.
@@ -100,7 +100,7 @@ def export_certifier(
     Raises:
         ValueError: If an argument is out of its range, or the certifier
             cannot run in TF Serving.
-        OSError: If `directory` is no folder to write to, or the version
+        OSError: If `directory` cannot be written to, or the version
             exists.
 
     Example:

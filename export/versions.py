@@ -99,7 +99,7 @@ def publish(folder: Path, base: Path, version: int | None) -> Path:
     while True:
         number = version
         if number is None:
-            # Including files: they are no versions, but block the name.
+            # Including files: they are not versions, but block the name.
             number = max(dict(_numbered(base)), default=0) + 1
         target = base / str(number)
         try:

@@ -320,8 +320,8 @@ class _Votes:
             classes = settings.pop("classes")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{self._part} is no file of votes; delete it to begin anew: "
-                f"{error!r}"
+                f"{self._part} is not a file of votes; delete it to start "
+                f"over: {error!r}"
             ) from error
         _check_same(self._part, settings, self._settings)
         count = len(body) // (8 * classes)

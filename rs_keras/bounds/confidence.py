@@ -299,7 +299,7 @@ def _confidence_limit(
         alpha: float64 [N], in (0, 1).
     """
     log_alpha = tf.math.log(alpha)
-    # p = 1 is no solution, and there 1 - p could not be divided by.
+    # p = 1 is not a solution, and there 1 - p could not be divided by.
     limit = tf.minimum(_log_share(k, n - k, n), -1e-100)
 
     def newton(
@@ -437,7 +437,7 @@ def _halves(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _whole(value: tf.Tensor) -> tf.Tensor:
-    """Returns which values are whole numbers; NaN is none."""
+    """Returns which values are whole numbers; NaN is not."""
     return tf.equal(value, tf.floor(value))
 
 

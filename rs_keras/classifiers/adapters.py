@@ -164,8 +164,8 @@ def count_classes(traced: ConcreteFunction, num_classes: int | None) -> int:
     """Returns the number of columns of a traced classifier's logits, checked.
 
     Raises:
-        ValueError: If the output is no matrix with a row an image, has fewer
-            than two columns, or another number than `num_classes`.
+        ValueError: If the output is not a matrix with one row per image, has
+            fewer than two columns, or another number than `num_classes`.
     """
     output = traced.structured_outputs
     shape = getattr(output, "shape", None)

@@ -47,7 +47,7 @@ def load_classifier(path: str | Path) -> Any:
 
     Raises:
         FileNotFoundError: If there is nothing at `path`.
-        ValueError: If what is there is none of these, or cannot be read.
+        ValueError: If the path holds none of these, or cannot be read.
 
     Example:
 

@@ -23,7 +23,7 @@ from rs_keras.trainers.reproduction.published import ABLATIONS
 from rs_keras.trainers.reproduction.published import PUBLISHED
 from rs_keras.trainers.reproduction.published import reference_log
 
-# The papers' 10,000 votes an image take four hours on two cores.
+# The papers' 10,000 votes per image take four hours on two cores.
 _TEACHER_VOTES = "1000"
 
 

@@ -193,7 +193,7 @@ def _labels_of_teacher(
         with distribution.scope_of(local_strategy):
             model = load_classifier(place)
     sigma = recipe.teacher.get("sigma", _TEACHER_SIGMA)
-    print(f"soft labels: {n} votes an example of {place}, sigma {sigma:g}")
+    print(f"soft labels: {n} votes per example of {place}, sigma {sigma:g}")
     return rs_keras.smoothed_labels(
         model,
         recipe.dataset,

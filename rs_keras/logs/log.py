@@ -99,10 +99,10 @@ class CertificationLog:
                 otherwise: a truncated number looks like any other.
 
         Raises:
-            ValueError: If it is no such log, a line does not agree with its
+            ValueError: If it is not such a log, a line does not agree with its
                 checksum, or a row breaks a rule of `CertificationLog`; names
                 the line and what is wrong.
-            OSError: If there is no such file.
+            OSError: If the file does not exist.
 
         Example:
 

@@ -43,8 +43,8 @@ class LogWriter:
 
     Raises:
         ValueError: If there is a log of other settings (names each one that
-            differs) or without settings, a file that is no log, or a log with
-            an altered line.
+            differs) or without settings, a file that is not a log, or a log
+            with an altered line.
         OSError: If the file cannot be written, or another process writes it.
 
     Example:
@@ -130,7 +130,7 @@ class LogWriter:
         if header != self._header:
             raise ValueError(
                 f"{self.path} has other columns and cannot be continued: "
-                f"{' '.join(header)} there, {' '.join(self._header)} now"
+                f"stored {' '.join(header)}, given {' '.join(self._header)}"
             )
 
     def write(

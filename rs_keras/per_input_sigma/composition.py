@@ -101,7 +101,7 @@ class Composition:
             return np.stack([noise_lib.fold_in(row, use) for row in rows])
 
         route = self.router.certify(images, seed=derived(seeds, 0), **arguments)
-        # Sums of soft predictions are no whole numbers.
+        # Sums of soft predictions are not whole numbers.
         kind = route.counts.dtype
         joined = Certificate(
             label=np.full(len(images), ABSTAIN),

@@ -448,7 +448,7 @@ def _checked(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     labels = np.asarray(labels, np.int64)
     if labels.shape != images.shape[:1]:
         raise ValueError(
-            f"`labels` must have shape [{len(images)}], one an image. "
+            f"`labels` must have shape [{len(images)}], one per image. "
             f"Received: shape={list(labels.shape)}"
         )
     return images, labels

@@ -80,8 +80,8 @@ def sampled(asked: Sequence[int], server: str, outputs: Outputs) -> np.ndarray:
     if (drawn == 0).any():
         row = drawn.tolist().index(0)
         raise WrongAnswer(
-            f"{server} refuses image {row} of a request that was checked here: "
-            "client and export do not agree about what an image is",
+            f"{server} rejects image {row} of a request that this client has "
+            "checked: client and export disagree about which images are valid",
             server=server,
         )
     for n, wanted in zip(drawn.tolist(), asked, strict=True):

@@ -295,7 +295,7 @@ class CertificationClient:
             n0: Draws that select the class; None is as exported, here and
                 below.
             n: Draws that bound its probability; more than the server makes at
-                once is no matter.
+                once does not matter.
             alpha: Probability of a certificate that is not true, for each
                 image, in (0, 1).
             bound: "clopper_pearson": servers count votes.

@@ -52,7 +52,8 @@ def with_served_model(
     """Calls `attempt` with the model; retries if the version was unloaded.
 
     Raises:
-        ServingError: If no server serves the model, or versions come and go.
+        ServingError: If no server serves the model, or its versions change too
+            often.
     """
     replaced = ""
     for _ in range(_MOST_RESTARTS + 1):
@@ -63,9 +64,10 @@ def with_served_model(
             replaced = str(gone) or replaced
             forget(call, model, replaced)
     raise ServingError(
-        f"the versions of model {model.name!r} come and go: one was unloaded "
-        f"everywhere {_MOST_RESTARTS + 1} times while this call ran, the last "
-        f"was {model.version}. Let the roll-out end first. {replaced}".rstrip()
+        f"the versions of model {model.name!r} change too often: all servers "
+        f"unloaded the requested version {_MOST_RESTARTS + 1} times during "
+        f"this call, last version {model.version}. Retry after the roll-out "
+        f"has finished. {replaced}".rstrip()
     )
 
 

@@ -260,7 +260,7 @@ def from_base64(text: Any, shape: Sequence[int]) -> np.ndarray:
     """Reads an image that the page has written: float32 of `shape`.
 
     Raises:
-        ValueError: If `text` is no such text, or of another size.
+        ValueError: If `text` is not such a text, or the image has another size.
     """
     try:
         raw = base64.b64decode(text, validate=True)

@@ -71,7 +71,7 @@ def single(
         The `ModelServerConfig`.
 
     Raises:
-        ValueError: If an argument is none of the above.
+        ValueError: If an argument is invalid.
 
     Example:
 

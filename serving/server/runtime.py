@@ -79,7 +79,7 @@ class SessionModel:
         Raises:
             StatusError: With the runtime's own code and message.
         """
-        # 0 is no limit.
+        # 0 means no limit.
         milliseconds = 0 if timeout is None else max(1, int(timeout * 1000))
         options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
         try:

@@ -608,7 +608,9 @@ def test_a_balancer_before_two_exports_is_found_out(fake, images):
 
     fake.before_sample = other
     with client_of(fake) as client:
-        with pytest.raises(ServingError, match="come and go.*another export"):
+        with pytest.raises(
+            ServingError, match="change too often.*another export"
+        ):
             client.sample(images, 3_000, chunk=100)
 
 
@@ -643,7 +645,7 @@ def test_versions_that_come_and_go(fake, images):
 
     fake.before_sample = before
     with client_of(fake) as client:
-        with pytest.raises(ServingError, match="come and go"):
+        with pytest.raises(ServingError, match="change too often"):
             client.sample(images, 100)
 
 
@@ -750,7 +752,7 @@ def _raw(change):
 
 SPOILED = {
     "fewer draws": (_fewer, "asked for"),
-    "refused": (_refused, "refuses image 0"),
+    "refused": (_refused, "rejects image 0"),
     "more votes than draws": (_more_votes, "cannot be|no such answer"),
     "negative votes": (_negative, "no such answer"),
     "another version": (_other_version, "version 9, not 1"),

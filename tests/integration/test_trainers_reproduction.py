@@ -220,7 +220,7 @@ def test_a_card_tells_what_is_shorter_than_published(tiny, tmp_path):
     assert "--sigma 1.0 --methods catrs --epochs 20`" in text
     assert "20 epochs (published: 150) of batch 64" in text
     assert (
-        "1,000 votes an image (published: 10,000) of a Gaussian network, "
+        "1,000 votes per image (published: 10,000) of a Gaussian network, "
         "sigma 0.25, 20 epochs."
     ) in text
     short = recipe.replace(dtype="mixed_bfloat16", **{"teacher.n": 1_000})
@@ -708,7 +708,7 @@ def no_training(monkeypatch):
         ),
         (["--dtype", "mixed_bfloat16"], "float32, 90 epochs in mixed_bfloat16"),
         (["--budget", "short", "--epochs", "90"], "Asked for: 10,000 draws"),
-        ([], "gaussian/model.keras must be there"),
+        ([], "gaussian/model.keras must exist"),
     ],
     ids=["length", "type", "budget", "no model"],
 )
@@ -742,7 +742,7 @@ def test_what_is_there_is_shown_before_a_refusal(no_training, tmp_path, capsys):
     call = ["reproduce", "mnist", "--methods", "stability", "gaussian"]
     assert main([*call, "--out", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
-    assert "gaussian/model.keras must be there" in err
+    assert "gaussian/model.keras must exist" in err
     assert out.count("| macer | 90 of 90 | 120 of 1,000 |") == 1
 
 
@@ -753,7 +753,7 @@ def test_one_log_is_enough_to_stand_in_the_way(no_training, tmp_path, capsys):
     call = ["reproduce", "mnist", "--methods", "gaussian"]
     for words, message in (
         (["--epochs", "1"], "float32, 1 epochs in float32"),
-        ([], "gaussian/model.keras must be there"),
+        ([], "gaussian/model.keras must exist"),
     ):
         assert main([*call, *words, "--out", str(tmp_path)]) == 2
         assert message in capsys.readouterr().err

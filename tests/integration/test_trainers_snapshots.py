@@ -347,7 +347,8 @@ def test_a_snapshot_of_other_settings_names_them(snapshot):
     settings = {**settings, "sigma": 0.25, "trainer": {"eta": 5.0}}
     with pytest.raises(
         ValueError,
-        match=r"sigma: 0.5 there, 0.25 now; trainer.eta: 1.0 there, 5.0 now$",
+        match="sigma: stored 0.5, given 0.25; "
+        r"trainer.eta: stored 1.0, given 5.0$",
     ):
         snapshots.fit(
             trainer_of(), passes, 2, path, settings=settings, verbose=0
@@ -392,7 +393,7 @@ def test_other_callbacks_leave_their_files_alone(snapshot, tmp_path):
 def test_a_file_that_is_no_snapshot_is_refused(text, tmp_path):
     path = tmp_path / "s.npz"
     path.write_bytes(text)
-    with pytest.raises(ValueError, match="is no snapshot"):
+    with pytest.raises(ValueError, match="is not a snapshot"):
         snapshots.fit(trainer_of(), passes, 1, path, verbose=0)
 
 

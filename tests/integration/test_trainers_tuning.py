@@ -234,7 +234,7 @@ def test_a_finished_search_is_not_run_again(searched):
 
 def test_a_search_under_other_settings_is_refused(searched):
     _, folder = searched
-    with pytest.raises(ValueError, match="n: 50 there, 60 now"):
+    with pytest.raises(ValueError, match="n: stored 50, given 60"):
         tuning.tuner(hyper_model(n=60), "random", 3, directory=folder, seed=1)
 
 

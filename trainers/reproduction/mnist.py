@@ -121,7 +121,7 @@ def ablation(name: str) -> str:
         name: One of `published.ABLATIONS`, or "base".
 
     Raises:
-        ValueError: For a name that is none.
+        ValueError: If the name is unknown.
 
     Example:
 
@@ -182,7 +182,7 @@ def recipe_of(
         dtype: As in `Recipe`. The authors' is float32.
 
     Raises:
-        ValueError: For an argument that is none.
+        ValueError: If an argument is invalid.
 
     Example:
 
@@ -281,9 +281,9 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
         return True
     if not (place / RUN_MODEL).is_file():
         raise ValueError(
-            f"`--out` must be another folder, or {place / RUN_MODEL} must be "
-            "there: the log beside it was stopped, and goes on with the model "
-            "that it was made with"
+            f"`--out` must be another folder, or {place / RUN_MODEL} must "
+            "exist: the log beside it is incomplete, and only the model that "
+            "began it can complete it"
         )
     return False
 

@@ -120,7 +120,7 @@ def _teacher(teacher: Mapping[str, Any], published: Mapping[str, Any]) -> str:
     if not teacher:
         return ""
     return (
-        f" Soft labels: {teacher['n']:,} votes an image (published: "
+        f" Soft labels: {teacher['n']:,} votes per image (published: "
         f"{published['n']:,}) of a Gaussian network, sigma "
         f"{teacher['sigma']:g}, {teacher['epochs']} epochs."
     )

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def n(self) -> int:
-        """Draws an image."""
+        """Draws per image."""
         return self.plain.settings["n"]
 
     @property

@@ -2,7 +2,7 @@
 
 recipe.json    what is trained, and where each number comes from
 snapshot.npz   the run's last moment; see `rs_keras.trainers.runs`
-history.csv    one line an epoch
+history.csv    one line per epoch
 model.keras    the trainer, with the classifier in it, after each epoch
 """
 
@@ -155,7 +155,7 @@ def is_finished(folder: str | Path) -> bool:
     needed = (RECIPE, HISTORY, RUN_MODEL)
     if not all((place / name).is_file() for name in needed):
         return False
-    # One line an epoch, and the header.
+    # One line per epoch, and the header.
     lines = len((place / HISTORY).read_text().splitlines())
     return lines == recipes.load(place / RECIPE).epochs + 1
 

@@ -83,8 +83,8 @@ def test_a_report_has_its_words_and_tables():
         "with probability at least 0.999",
         "standard deviation 0.5",
         "not joint over many images",
-        "noise that was not known when the image was chosen",
-        "about real arithmetic",
+        "chosen without knowledge of the noise",
+        "assumes real arithmetic",
     ):
         assert words in page, words
 
@@ -120,7 +120,7 @@ def test_decisions_are_called_what_they_are():
 
 def test_a_sigma_for_each_image_is_said():
     page = report_page([log_of(scope="per_input_sigma")])
-    assert "about that one sigma, kept for the whole ball" in page
+    assert "uses this one sigma on the whole ball" in page
     assert "No one classifier has this curve" in page
     with pytest.raises(ValueError, match="the same scope"):
         report_page([log_of("a"), log_of("b", scope="per_input_sigma")])
