@@ -131,7 +131,7 @@ def export_certifier(
         seed=seed,
         decide_n=decide_n,
     )
-    secret = _seed_key(certifier, settings.seed, key)
+    secret = seed_key(certifier, settings.seed, key)
     if version is not None:
         check_count("version", version)
     base = versions.check_target(directory, version)
@@ -159,7 +159,7 @@ def export_certifier(
         return versions.publish(folder, base, version)
 
 
-def _seed_key(
+def seed_key(
     certifier: Certifier, seed: str, key: keyed_seeds.Key
 ) -> keyed_seeds.SeedKey:
     """Returns the secret of the seeds: for fresh ones always a new one."""

@@ -382,34 +382,6 @@ def arguments_of(parser: Any) -> list[Any]:
     return list(getattr(parser, "_group_actions", parser._actions))
 
 
-def groups_of(parser: Any) -> list[Any]:
-    """Returns the groups of a parser's arguments, which have titles.
-
-    argparse has no way to list them; each is a table in the documentation.
-    """
-    return list(parser._action_groups)
-
-
-def usage_of(parser: Any) -> str:
-    """Returns a parser's usage in 80 columns, without the word "usage".
-
-    argparse writes it below that word, as wide as the terminal is.
-    """
-    formatter = argparse.HelpFormatter(parser.prog, width=80)
-    groups = parser._mutually_exclusive_groups
-    formatter.add_usage(parser.usage, parser._actions, groups, "")
-    return formatter.format_help()
-
-
-def help_of(parser: Any, argument: Any) -> str:
-    """Returns an argument's help with defaults and choices filled in.
-
-    argparse fills them in where it prints a whole page.
-    """
-    formatter = argparse.HelpFormatter(parser.prog)
-    return formatter._expand_help(argument) if argument.help else ""
-
-
 def values_of(argument: Any) -> str:
     """Returns how an argument's values are written, such as `[FILE ...]`.
 

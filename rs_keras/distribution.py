@@ -199,7 +199,7 @@ def strategy_of(
             communication_options=options
         )
     except LOST as error:
-        raise _silence(who, jobs, timeout, error.message) from error
+        raise _timeout_error(who, jobs, timeout, error.message) from error
     except (tf.errors.UnknownError, tf.errors.InternalError) as error:
         raise ConnectionError(
             f"{who} could not begin to listen at its address of {jobs}: is "
@@ -275,11 +275,11 @@ def _await_others(
                 break
             except OSError as error:
                 if time.monotonic() > latest:
-                    raise _silence(who, jobs, timeout, address) from error
+                    raise _timeout_error(who, jobs, timeout, address) from error
             time.sleep(0.2)
 
 
-def _silence(
+def _timeout_error(
     who: str, jobs: Mapping[str, list[str]], timeout: float, why: str
 ) -> ConnectionError:
     return ConnectionError(

@@ -105,7 +105,9 @@ class LogWriter:
         else:
             file_format.check_fresh(self.path, size, self._header)
             columns, size = {}, 0
-        self.previous = CertificationLog._of(self.path, columns, self.settings)
+        self.previous = CertificationLog.from_columns(
+            self.path, columns, self.settings
+        )
         # The settings before the header: a log without settings is refused.
         file_format.write_settings(self.path, self.settings)
         self._file.truncate(size)

@@ -94,7 +94,7 @@ class Composition:
             alpha, **certify_arguments, image_shape=images.shape[1:]
         )
         classes = self._checked_classes(images.shape[1:])
-        seeds = self.router._seeds(seed, images)
+        seeds = self.router.seeds(seed, images)
         arguments = {**certify_arguments, "alpha": alpha / 2}
 
         def derived(rows: np.ndarray, use: int) -> np.ndarray:

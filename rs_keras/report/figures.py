@@ -301,7 +301,7 @@ def plot_interpolation(
     check_count("points", points, 2)
     figure = plots.new_figure(path, width=7.2, height=5.2)
     ratios = np.linspace(0, 1, points)
-    shares = confidences(certifier, pair[:1], pair[1:], ratios, n, seed)
+    shares = confidences(certifier, pair[:1], pair[1:], ratios, n=n, seed=seed)
     if not 0 <= label < shares.shape[-1]:
         raise ValueError(
             f"`label` must be in [0, {shares.shape[-1]}). Received: {label}"

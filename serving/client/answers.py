@@ -13,8 +13,8 @@ import numpy as np
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.spec import CertifySpec
-from rs_keras.certification.voting import decide_label
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import decide_label
+from rs_keras.certification.votes_to_results import vote_certificate
 from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.errors import WrongAnswer
 
@@ -48,7 +48,7 @@ def certificate(
         label=label.numpy(),
         radius=radius.numpy(),
         p_lower=p_lower.numpy(),
-        settings=model.named(spec.settings(model.smoothing)),
+        settings=model.with_model_name(spec.settings(model.smoothing)),
         **votes,
     )
 

@@ -18,13 +18,16 @@ from rs_keras.certification.spec import CertifySpec
 from rs_keras.noise.keyed_seeds import Seed
 from rs_keras.serving.client import discovery
 from rs_keras.serving.client import procedures
-from rs_keras.serving.client.channels import ClientTLS
 from rs_keras.serving.client.fleet import Fleet
 from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.client.tasks import Progress
+from rs_keras.serving.errors import ServingError
+from rs_keras.serving.tls import ClientTLS
 
 _Result = TypeVar("_Result")
+# A call fails if the version is replaced more often than this.
+_MOST_RESTARTS = 3
 # Arguments of `certify` that select the settings of the export; the others are
 # None.
 _AS_EXPORTED = {"bound": CertifySpec.bound, "beta": CertifySpec.beta}
@@ -151,9 +154,28 @@ class CertificationClient:
         return self._only_call or Call(self._fleet)
 
     def _run(self, attempt: Callable[[Call, ServedModel], _Result]) -> _Result:
-        """Calls `attempt` with the model that is served; see `discovery`."""
+        """Calls `attempt` with the model; retries if its version was unloaded.
+
+        Raises:
+            ServingError: If no server serves the model, or its versions change
+                too often.
+        """
+        replaced = ""
         with self._call() as call:
-            return discovery.with_served_model(call, attempt)
+            for _ in range(_MOST_RESTARTS + 1):
+                model = discovery.served_model(call)
+                try:
+                    return attempt(call, model)
+                except discovery.VersionUnavailable as error:
+                    replaced = str(error) or replaced
+                    discovery.forget(call, model, replaced)
+            raise ServingError(
+                f"the versions of model {model.name!r} change too often: all "
+                "servers unloaded the requested version "
+                f"{_MOST_RESTARTS + 1} times during this call, last version "
+                f"{model.version}. Retry after the roll-out has finished. "
+                f"{replaced}".rstrip()
+            )
 
     @property
     def model(self) -> ServedModel:

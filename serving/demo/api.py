@@ -18,7 +18,7 @@ from rs_keras.certification.certificate import confidence_of
 from rs_keras.certification.certificate import rounded_down
 from rs_keras.certification.certifier import Certifier
 from rs_keras.certification.spec import CertifySpec
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import vote_certificate
 from rs_keras.noise.draws import fresh_seeds
 from rs_keras.serving.client.certification_client import CertificationClient
 from rs_keras.serving.demo.perturbations import ATTACK_DISTANCES

@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from rs_keras import _compat
-from rs_keras.serving.server.status import StatusError
-from rs_keras.serving.server.status import from_tensorflow
-from rs_keras.serving.server.status import invalid
+from rs_keras.serving.server.grpc_errors import StatusError
+from rs_keras.serving.server.grpc_errors import from_tensorflow
+from rs_keras.serving.server.grpc_errors import invalid
 
 _TAG = "serve"
 _INIT_SIGNATURE = "__saved_model_init_op"

@@ -282,7 +282,7 @@ def test_closing_ends_the_work(endless):
 
 
 def test_too_many_questions_at_a_time(bare, monkeypatch):
-    monkeypatch.setattr(web, "_MAX_WAIT", 0.1)
+    monkeypatch.setattr(web, "MAX_WAIT", 0.1)
     asker = Asker(bare.address)
     running = [asker.post("/endless", {}) for _ in range(4)]
     for response in running:
@@ -292,7 +292,7 @@ def test_too_many_questions_at_a_time(bare, monkeypatch):
         "The server is busy with other images. Try again in a moment.",
     )
     running.pop().close()
-    monkeypatch.setattr(web, "_MAX_WAIT", 5.0)
+    monkeypatch.setattr(web, "MAX_WAIT", 5.0)
     with asker.post("/endless", {}) as response:
         assert response.status == 200
     for response in running:

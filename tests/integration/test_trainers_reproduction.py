@@ -80,15 +80,15 @@ def test_both_bounds_come_from_the_same_counts(tiny, tmp_path):
     model, examples = tiny
     logs = reproduction.certify(model, 0.5, tmp_path, "short", progress=False)
     certifier = Certifier(model, 0.5)
-    for form, runner_up in reproduction.FORMS.items():
-        assert logs[form].idx.tolist() == [0, 10, 20]
-        assert logs[form].settings["runner_up"] is runner_up
+    for bound, runner_up in reproduction.BOUNDS.items():
+        assert logs[bound].idx.tolist() == [0, 10, 20]
+        assert logs[bound].settings["runner_up"] is runner_up
         for row, (idx, image, _) in enumerate(examples):
             one = certifier.certify(
                 image, n=300, runner_up=runner_up, seed=fold_in(0, idx)[None]
             )
-            assert logs[form].predict[row] == one.label[0]
-            assert 0 <= one.radius[0] - logs[form].radius[row] < 1e-6
+            assert logs[bound].predict[row] == one.label[0]
+            assert 0 <= one.radius[0] - logs[bound].radius[row] < 1e-6
 
 
 def test_a_line_that_one_log_lacks_is_made_up(tiny, tmp_path):
@@ -384,9 +384,9 @@ def write_run(root, run, radii, epochs=9, n=100_000, skip=10):
     folder = reproduction.folder_of(root, 1.0, run)
     folder.mkdir(parents=True)
     reproduction.recipe_of(run, 1.0, epochs=epochs).save(folder / "recipe.json")
-    for form in reproduction.FORMS:
+    for bound in reproduction.BOUNDS:
         settings = {"sigma": 1.0, "n": n, "skip": skip, "dataset": "mnist/test"}
-        with LogWriter(folder / f"{form}.tsv", settings) as writer:
+        with LogWriter(folder / f"{bound}.tsv", settings) as writer:
             for idx, radius in radii.items():
                 writer.write(idx, 3, 3, radius, 1.0)
     return folder
@@ -643,13 +643,13 @@ def test_what_was_trained_in_half_precision_is_certified_in_float32(
     call = ["reproduce", "mnist", "--methods", "gaussian", *words]
     assert main([*call, "--out", str(tmp_path)]) == 0
     # Stopped after one image, the same command does the others.
-    for form in whole:
-        path = folder / f"{form}.tsv"
+    for bound in whole:
+        path = folder / f"{bound}.tsv"
         path.write_text("".join(path.read_text().splitlines(True)[:2]))
         assert len(CertificationLog.read(path)) == 1
     assert main([*call, "--out", str(tmp_path)]) == 0
-    for form, log in whole.items():
-        found = CertificationLog.read(folder / f"{form}.tsv")
+    for bound, log in whole.items():
+        found = CertificationLog.read(folder / f"{bound}.tsv")
         np.testing.assert_array_equal(found.radius, log.radius)
         assert found.settings == log.settings
         assert found.settings["dtype"] == "float32"

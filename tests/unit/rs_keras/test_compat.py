@@ -7,11 +7,13 @@ function of that name in `rs_keras/_compat.py` is the one place to mend.
 import argparse
 import contextlib
 import gc
+import importlib.util
 import logging
 import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -393,10 +395,22 @@ def test_what_a_parser_was_given():
     with says(sentence):
         assert out in _compat.arguments_of(parser), sentence
         assert _compat.arguments_of(group) == [out], sentence
-        assert _compat.groups_of(parser)[-1] is group, sentence
     sentence = "argparse writes help otherwise"
     with says(sentence):
-        assert _compat.help_of(parser, out) == "of prog (default: a)", sentence
-        usage = _compat.usage_of(parser)
-        assert usage == "prog [-h] [--out OUT [OUT ...]]\n", sentence
         assert _compat.values_of(out) == "OUT [OUT ...]", sentence
+
+
+def test_what_the_documentation_prints_of_a_parser():
+    root = Path(__file__).parents[3]
+    spec = importlib.util.spec_from_file_location(
+        "commands", root / "docs" / "site" / "commands.py"
+    )
+    commands = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(commands)
+    parser = argparse.ArgumentParser(prog="prog")
+    helping = "of %(prog)s (default: %(default)s)"
+    out = parser.add_argument("--out", default="a", help=helping)
+    sentence = "argparse writes help otherwise"
+    with says(sentence):
+        assert commands.usage_of(parser) == "prog [-h] [--out OUT]\n", sentence
+        assert commands.help_of(parser, out) == "of prog (default: a)", sentence

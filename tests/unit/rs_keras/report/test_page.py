@@ -21,7 +21,7 @@ from rs_keras.logs import LogWriter
 from rs_keras.report import Thumbnails
 from rs_keras.report import report_page
 from rs_keras.report import write_report
-from rs_keras.report.page import _millionths
+from rs_keras.report.page import millionths
 from rs_keras.report.thumbnails import chosen_examples
 from rs_keras.report.thumbnails import split_name
 
@@ -57,13 +57,13 @@ def test_data_are_the_logs():
     ids=["three-digits", "six-digits", "third", "two-thirds"],
 )
 def test_radii_are_never_rounded_up(radius, expected):
-    assert _millionths(np.array([radius])).tolist() == [expected]
+    assert millionths(np.array([radius])).tolist() == [expected]
 
 
 def test_all_decimals_of_a_log_come_back():
     whole = np.arange(0, 4_000_000, 37)
     radius = np.array([float(f"{n // 10**6}.{n % 10**6:06d}") for n in whole])
-    np.testing.assert_array_equal(_millionths(radius), whole)
+    np.testing.assert_array_equal(millionths(radius), whole)
 
 
 def test_a_report_has_its_words_and_tables():
