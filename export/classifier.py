@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras._compat import must_be_compiled_by_xla
+from rs_keras.classifiers.adapters import input_shape
 from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.graphs import PYTHON_OPS
 from rs_keras.classifiers.graphs import ConcreteFunction
@@ -58,13 +59,7 @@ def _three_sizes(given: Any) -> tuple[int, int, int]:
 
 
 def _input_shape(model: Any) -> tuple[int, int, int] | None:
-    shape = getattr(model, "input_shape", None)
-    signatures = getattr(model, "signatures", None) or {}
-    if shape is None and "serving_default" in signatures:
-        signature = signatures["serving_default"]
-        specs = list(signature.structured_input_signature[1].values())
-        if len(specs) == 1 and specs[0].shape.rank is not None:
-            shape = tuple(specs[0].shape)
+    shape = input_shape(model)
     if shape is None or len(shape) != 4 or not all(shape[1:]):
         return None
     return int(shape[1]), int(shape[2]), int(shape[3])

@@ -69,7 +69,7 @@ def smoothed_labels(
             label), batched or not, in the same order each time.
         sigma: Of the teacher's noise, > 0. When None, 0.25, or a trainer's own
             (see `rs_keras.Certifier`).
-        n: Draws an example, >= 1.
+        n: Draws per example, >= 1.
         path: A `.npz` file; None keeps the labels in memory only.
         seed: Of the noise.
         split: Of a data set given by name.

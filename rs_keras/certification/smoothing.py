@@ -155,7 +155,7 @@ class SmoothedClassifier:
         Args:
             images: [B, H, W, C], in [0, 1]; a tensor that a gradient is taken
                 of, or anything that the other methods take.
-            n: Draws an image, >= 1.
+            n: Draws per image, >= 1.
             beta: Inverse temperature, > 0.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
 

@@ -118,7 +118,7 @@ class LogWriter:
         old = read_settings(self.path)
         if not old:
             raise ValueError(
-                f"{self.path} is there already, and no settings beside it "
+                f"{self.path} exists, and there are no settings beside it "
                 f"({file_format.settings_path(self.path)}): it cannot be "
                 "continued. Choose another name"
             )
@@ -242,12 +242,12 @@ def merge_files(
 
     Raises:
         ValueError: See `CertificationLog.merge`.
-        FileExistsError: If `out` is there already.
+        FileExistsError: If `out` exists.
         OSError: If a file cannot be read or written.
     """
     out = Path(out)
     if out.exists():
-        raise FileExistsError(f"{out} is there already: choose another name")
+        raise FileExistsError(f"{out} exists: choose another name")
     log = CertificationLog.merge(
         [CertificationLog.read(path) for path in paths], out.stem, examples
     )

@@ -179,7 +179,8 @@ def equal_confidence_ratios(
         images: [B, H, W, C] in [0, 1].
         labels: Integers [B].
         adversarial: As `images`, such as from `adversarial_images`.
-        n: Votes a prediction, >= 1; the same noise for all ratios of an image.
+        n: Votes per prediction, >= 1; with the same noise for all ratios of an
+            image.
         points: Ratios 1 / points, 2 / points, ..., 1 are looked at, >= 1: a
             prediction that changes and changes back in between is not seen.
         halvings: Of the first such interval, >= 0: the result is at most

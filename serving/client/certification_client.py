@@ -66,7 +66,7 @@ class CertificationClient:
         timeout: Seconds that one request may take, > 0. The deadline also
             ends the server's work.
         retries: How often a server that failed is tried again in one call.
-        in_flight: Requests a server that are under way at a time.
+        in_flight: Requests per server that run at the same time.
         tls: A `ClientTLS` for encrypted connections; True for the system's
             certificates.
         audit: Share of the chunks, in [0, 1], that another server repeats.
@@ -324,11 +324,11 @@ class CertificationClient:
             beta: Of soft bounds, which are not served.
             runner_up: Whether to bound the second class, too; see
                 `Certifier.certify`.
-            tolerance: Radius that an image may lose for fewer draws; see
+            tolerance: Radius to give up per image to use fewer draws; see
                 `Certifier.certify`.
             max_radius: Radii above it are given as it is.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
-            chunk: Draws a request; None takes about a second's.
+            chunk: Draws per request; None takes about a second's.
             progress: Is called with (draws made, draws in all) after each
                 request.
 

@@ -73,7 +73,7 @@ def test_files_are_merged_line_by_line(folder, tmp_path, capsys):
     idx = CertificationLog.read(out).idx
     assert idx.tolist() == list(range(0, 20, 2))
     assert main(["merge", *shards, "--out", str(out)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists: choose" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
