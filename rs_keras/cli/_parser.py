@@ -173,9 +173,9 @@ def _names(
     """Whether an argument's value is the file of an error."""
     value = getattr(args, action.dest, None)
     values = value if isinstance(value, list) else [value]
-    place = Path(str(error.filename)).absolute()
+    path = Path(str(error.filename)).absolute()
     return any(
-        Path(text).expanduser().absolute() == place
+        Path(text).expanduser().absolute() == path
         for text in values
         if isinstance(text, str)
     )

@@ -327,18 +327,18 @@ def _noisy(
 
 def _pictures(figure: Any, pictures: Sequence[np.ndarray], *names: str) -> None:
     axes = figure.subplots(1, len(pictures), squeeze=False)[0]
-    for i, (place, picture) in enumerate(zip(axes, pictures, strict=True)):
+    for i, (axis, picture) in enumerate(zip(axes, pictures, strict=True)):
         # Noise leaves the range that can be shown.
         shown = np.clip(picture, 0, 1)
         grey = shown.shape[-1] == 1
-        place.imshow(
+        axis.imshow(
             shown[..., 0] if grey else shown,
             cmap="gray" if grey else None,
             vmin=0,
             vmax=1,
         )
-        place.set_title(names[i % len(names)], fontsize="small")
-        place.set_axis_off()
+        axis.set_title(names[i % len(names)], fontsize="small")
+        axis.set_axis_off()
 
 
 def _curves(
