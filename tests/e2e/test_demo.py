@@ -428,6 +428,18 @@ def test_without_a_radius_nothing_is_inside(asker):
     assert not any(point["inside"] for point in points)
 
 
+def test_the_adversary_finds_the_border(linear):
+    """Of a linear classifier: no nearer than it is, and not much farther."""
+    image = np.full([4, 4, 1], 0.5, np.float32)
+    image += 0.05 * np.sign(linear.weights).astype(np.float32)
+    border = float(linear.radius(image[None])[0])
+    search = PerturbationSearch(Certifier(linear, sigma=0.5).sampler((4, 4, 1)))
+    distances = [0.5 * border, 0.99 * border, 1.05 * border, 2 * border]
+    found = search.adversarial(image, 1, distances)
+    labels = linear.label(np.stack(found))
+    assert labels.tolist() == [1, 1, 0, 0]
+
+
 # -- examples and the command -------------------------------------------------
 
 
