@@ -74,7 +74,7 @@ def main() -> None:
     args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
-        sys.exit("two cores are needed, one a server")
+        sys.exit("two cores are needed, one per server")
     folder = tempfile.mkdtemp()
     export_certifier(Certifier(models.lenet(), sigma=0.5), folder)
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def compare_fleets(
     n: int,
     rounds: int,
 ) -> None:
-    """Prints draws a second of each server alone, and of both."""
+    """Prints draws per second of each server alone, and of both."""
     image = np.full([1, 28, 28, 1], 0.5, np.float32)
     seconds = interleaved(
         {

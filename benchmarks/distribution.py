@@ -226,7 +226,7 @@ def certification_times(images, n):
 
 
 def shared_cores(rounds):
-    """Prints how long work takes without replicas, and with one a core."""
+    """Prints how long work takes without replicas, and with one per core."""
     cores = len(os.sched_getaffinity(0))
     workers = [start("--share", count) for count in (1, cores)]
     names = [json.loads(worker.stdout.readline()) for worker in workers][0]

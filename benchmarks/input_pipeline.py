@@ -5,7 +5,7 @@
 For each data set, in one run and interleaved: the pipeline of a training pass
 alone (shuffled, augmented, in batches of 256), the papers' small network on
 one fixed batch (forward, and a plain SGD step), and that step fed by the
-pipeline. The pipeline is no bottleneck where the last ratio is near 1. The
+pipeline. The pipeline is not a bottleneck where the last ratio is near 1. The
 ImageNet row decodes, crops and resizes JPEG files of 500x375 pixels that are
 made on the spot. Sets that are not at hand are left out.
 """

@@ -26,7 +26,7 @@ import rs_keras  # noqa: E402
 from rs_keras.certification.sequential import boundaries  # noqa: E402
 from rs_keras.certification.spec import CertifySpec  # noqa: E402
 from rs_keras.certification.spec import SmoothingSpec  # noqa: E402
-from rs_keras.certification.voting import vote_certificate  # noqa: E402
+from rs_keras.certification.votes_to_results import vote_certificate  # noqa: E402
 from rs_keras.trainers import Gaussian  # noqa: E402
 
 SIGMA = 1.0
@@ -121,7 +121,7 @@ def report(methods, labels, sigma):
 
 
 def samples(method):
-    """All draws an image, those of the selection too."""
+    """All draws per image, those of the selection too."""
     n = method.joined("n").mean()
     found = method.found[0]
     if hasattr(found, "selection_counts"):

@@ -98,7 +98,7 @@ def many_clients(server, image, requests):
 
 
 def rates_of_clients(server, certifier, image, requests, rounds):
-    """Draws a second in process and for 32 clients; their latencies."""
+    """Draws per second in process and for 32 clients; their latencies."""
     draws = CLIENTS * requests * PREDICT_DRAWS
     in_process, served, latencies = [], [], []
     certifier.sample(image, n=draws, seed=1)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from rs_keras._compat import must_be_compiled_by_xla
+from rs_keras.classifiers.adapters import input_shape
 from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.graphs import PYTHON_OPS
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.graphs import operations
 from rs_keras.classifiers.graphs import structure
-
-_XLA = "_XlaMustCompile"
 
 
 def image_shape_of(
@@ -59,13 +59,7 @@ def _three_sizes(given: Any) -> tuple[int, int, int]:
 
 
 def _input_shape(model: Any) -> tuple[int, int, int] | None:
-    shape = getattr(model, "input_shape", None)
-    signatures = getattr(model, "signatures", None) or {}
-    if shape is None and "serving_default" in signatures:
-        signature = signatures["serving_default"]
-        specs = list(signature.structured_input_signature[1].values())
-        if len(specs) == 1 and specs[0].shape.rank is not None:
-            shape = tuple(specs[0].shape)
+    shape = input_shape(model)
     if shape is None or len(shape) != 4 or not all(shape[1:]):
         return None
     return int(shape[1]), int(shape[2]), int(shape[3])
@@ -126,7 +120,7 @@ def check_servable(count: ConcreteFunction) -> None:
     library = count.graph.as_graph_def().library
     attributes = [f.attr for f in library.function]
     attributes += [node.attr for node in nodes]
-    if any(_XLA in attr and attr[_XLA].b for attr in attributes):
+    if any(map(must_be_compiled_by_xla, attributes)):
         raise ValueError(
             "`model` must not be compiled with XLA to be served: TF Serving "
             "switches it off. Received: a function with jit_compile=True"

@@ -68,7 +68,7 @@ def export_certifier(
         alpha: Probability of a wrong answer of `certify`, `decide` and
             `predict`, for each image, in (0, 1).
         predict_n: Draws of `predict`.
-        max_n: The most draws a row of one request; one that asks for more
+        max_n: The most draws per row of one request; one that asks for more
             gets these, and the output `n` says so.
         version: A whole number >= 1 that does not exist; the next when None.
         runner_up: As in `Certifier.certify`.
@@ -100,7 +100,7 @@ def export_certifier(
     Raises:
         ValueError: If an argument is out of its range, or the certifier
             cannot run in TF Serving.
-        OSError: If `directory` is no folder to write to, or the version
+        OSError: If `directory` cannot be written to, or the version
             exists.
 
     Example:
@@ -131,7 +131,7 @@ def export_certifier(
         seed=seed,
         decide_n=decide_n,
     )
-    secret = _seed_key(certifier, settings.seed, key)
+    secret = seed_key(certifier, settings.seed, key)
     if version is not None:
         check_count("version", version)
     base = versions.check_target(directory, version)
@@ -159,7 +159,7 @@ def export_certifier(
         return versions.publish(folder, base, version)
 
 
-def _seed_key(
+def seed_key(
     certifier: Certifier, seed: str, key: keyed_seeds.Key
 ) -> keyed_seeds.SeedKey:
     """Returns the secret of the seeds: for fresh ones always a new one."""

@@ -21,8 +21,8 @@ from rs_keras.certification.sampling import noise_distance
 from rs_keras.certification.sequential.decision import decide_in_graph
 from rs_keras.certification.sequential.decision import decision_tables
 from rs_keras.certification.spec import SmoothingSpec
-from rs_keras.certification.voting import decide_label
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import decide_label
+from rs_keras.certification.votes_to_results import vote_certificate
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.export import metadata
 from rs_keras.export import signature

@@ -68,7 +68,7 @@ def read(version: str | Path) -> dict[str, Any]:
         version: The folder of one version, as `exports/mnist/1`.
 
     Raises:
-        FileNotFoundError: If the folder is no export of this package.
+        FileNotFoundError: If the folder is not an export of this package.
         ValueError: If the file in it cannot be read.
 
     Example:

@@ -71,7 +71,7 @@ class Settings:
         names = self.class_names
         if names is not None and not all(isinstance(n, str) for n in names):
             raise ValueError(
-                "`class_names` must be strings, one a class. "
+                "`class_names` must be strings, one per class. "
                 f"Received: class_names={names!r}"
             )
 
@@ -105,6 +105,6 @@ class Settings:
         names = self.class_names
         if names is not None and len(names) != num_classes:
             raise ValueError(
-                f"`class_names` must be {num_classes} names, one a class. "
+                f"`class_names` must be {num_classes} names, one per class. "
                 f"Received: {len(names)} names"
             )

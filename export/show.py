@@ -27,13 +27,13 @@ def show(directory: str | Path) -> str:
         FileNotFoundError: If there is no export.
         ValueError: If what it says of itself cannot be read.
     """
-    place = Path(directory)
-    numbers = versions.existing(place)
-    if (place / metadata.FILE).is_file() or not numbers:
-        return _version(place)
+    folder = Path(directory)
+    numbers = versions.existing(folder)
+    if (folder / metadata.FILE).is_file() or not numbers:
+        return _version(folder)
     others = ", ".join(str(number) for number in numbers)
-    newest = _version(versions.folder_of(place, numbers[-1]))
-    return f"{place}: versions {others}\n{newest}"
+    newest = _version(versions.folder_of(folder, numbers[-1]))
+    return f"{folder}: versions {others}\n{newest}"
 
 
 def _version(folder: Path) -> str:

@@ -121,6 +121,7 @@ def check_counts(served: np.ndarray, in_process: np.ndarray) -> None:
     moved = np.abs(served - in_process).sum() / 2
     if moved > 1 + _VOTES_MOVED * in_process.sum():
         raise ValueError(
-            "`certifier` must count alike in a TensorFlow session. Received: "
-            f"votes {served.tolist()} there, {in_process.tolist()} here"
+            "`certifier` must count the same votes in a TensorFlow session as "
+            f"in this process. Received: {served.tolist()} in a session, "
+            f"{in_process.tolist()} in this process"
         )

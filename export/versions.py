@@ -33,8 +33,8 @@ def folder_of(base: str | Path, number: int) -> Path:
 
 
 def _numbered(base: str | Path) -> Iterator[tuple[int, Path]]:
-    place = Path(base)
-    for entry in place.iterdir() if place.is_dir() else ():
+    folder = Path(base)
+    for entry in folder.iterdir() if folder.is_dir() else ():
         name = entry.name
         if name.isascii() and name.isdigit() and int(name) <= LARGEST:
             yield int(name), entry
@@ -49,28 +49,28 @@ def check_target(base: str | Path, version: int | None) -> Path:
         NotADirectoryError: If there is a file in its place.
         PermissionError: If it cannot be written to.
     """
-    place = Path(base).expanduser()
+    folder = Path(base).expanduser()
     if version is not None:
         if version > LARGEST:
             raise ValueError(
                 f"`version` must be <= {LARGEST}, the largest that servers "
                 f"load. Received: version={version}"
             )
-        if version in dict(_numbered(place)):
-            raise _exists(version, place)
+        if version in dict(_numbered(folder)):
+            raise _exists(version, folder)
     # The nearest ancestor that exists; the other folders are created.
-    parent = next(p for p in (place, *place.parents) if p.exists())
+    parent = next(p for p in (folder, *folder.parents) if p.exists())
     if not parent.is_dir():
         raise NotADirectoryError(
-            f"`directory` must be a folder. Received: {place} ({parent} is a "
+            f"`directory` must be a folder. Received: {folder} ({parent} is a "
             "file)"
         )
     if not os.access(parent, os.W_OK | os.X_OK):
         raise PermissionError(
-            f"`directory` must be writable. Received: {place} (no permission "
+            f"`directory` must be writable. Received: {folder} (no permission "
             f"to write in {parent})"
         )
-    return place
+    return folder
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def publish(folder: Path, base: Path, version: int | None) -> Path:
     while True:
         number = version
         if number is None:
-            # Including files: they are no versions, but block the name.
+            # Including files: they are not versions, but block the name.
             number = max(dict(_numbered(base)), default=0) + 1
         target = base / str(number)
         try:

@@ -156,6 +156,16 @@ def is_compiled_by_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
+def must_be_compiled_by_xla(attributes: Mapping[str, Any]) -> bool:
+    """Returns whether a node or function was traced with `jit_compile=True`.
+
+    Args:
+        attributes: The `attr` of a `NodeDef` or a `FunctionDef`.
+    """
+    mark = "_XlaMustCompile"
+    return mark in attributes and bool(attributes[mark].b)
+
+
 # -- TensorFlow: sessions ----------------------------------------------------
 
 
@@ -221,6 +231,66 @@ def dismantle_graph(graph: Any) -> None:
 
 
 # -- Keras -------------------------------------------------------------------
+
+# Attributes in which Keras records a layer's calls, its training and its
+# connections, which are visible in the layers themselves.
+_LAYER_BOOKKEEPING = frozenset(
+    """
+    _tracker _trainable_variables _non_trainable_variables _metrics
+    _seed_generators _lock _auto_config build quantize _saved_model_inputs_spec
+    _saved_model_arg_spec _tracked _inbound_nodes _outbound_nodes _path
+    _parent_path _called _losses _loss_ids _losses_override _call_signature
+    call_signature_parameters _call_context_args _call_has_context_arg
+    _build_shapes_dict _input_spec _nodes _nodes_by_depth _operations_by_depth
+    _inputs _outputs _inputs_struct _outputs_struct supports_jit
+    _run_eagerly _jit_compile compiled loss optimizer steps_per_execution
+    _initial_epoch _compute_loss_has_training_arg _compile_loss
+    _compile_metrics _compile_config _compiled_trainable_state _loss_tracker
+    train_function test_function predict_function
+    unrolled_steps_per_execution stop_training history stop_evaluating
+    stop_predicting _eval_epoch_iterator
+    """.split()
+)
+
+
+def is_bookkeeping(name: str, is_layer: bool) -> bool:
+    """Returns whether an attribute says nothing about what a layer computes.
+
+    TensorFlow tracks objects in attributes that start with "_self_"; Keras
+    records calls and training in attributes of layers.
+
+    Args:
+        name: Of the attribute.
+        is_layer: Whether the object that has it is a Keras layer.
+    """
+    is_keras_own = is_layer and name in _LAYER_BOOKKEEPING
+    return is_keras_own or name.startswith("_self_")
+
+
+# The attributes that Keras' callbacks change during training, except settings
+# that they adjust on first use.
+_CALLBACK_ATTRIBUTES = {
+    "History": "epoch history",
+    "EarlyStopping": "wait stopped_epoch best best_weights best_epoch",
+    "ReduceLROnPlateau": "best wait cooldown_counter",
+    "ModelCheckpoint": """
+        best _batches_seen_since_last_saving _last_batch_seen
+    """,
+    "TensorBoard": "_global_train_batch _global_test_batch",
+}
+
+
+def callback_attributes(callback: Any) -> tuple[str, ...]:
+    """Returns the attributes in which a callback of Keras keeps its state.
+
+    Callbacks have no method that returns it. Empty for other callbacks.
+    """
+    from keras import callbacks
+
+    for name, attributes in _CALLBACK_ATTRIBUTES.items():
+        if isinstance(callback, getattr(callbacks, name)):
+            return tuple(attributes.split())
+    return ()
 
 
 def flat_layers(model: Any) -> list[Any]:
@@ -310,34 +380,6 @@ def arguments_of(parser: Any) -> list[Any]:
     which argument it came, and the documentation has a table of them.
     """
     return list(getattr(parser, "_group_actions", parser._actions))
-
-
-def groups_of(parser: Any) -> list[Any]:
-    """Returns the groups of a parser's arguments, which have titles.
-
-    argparse has no way to list them; each is a table in the documentation.
-    """
-    return list(parser._action_groups)
-
-
-def usage_of(parser: Any) -> str:
-    """Returns a parser's usage in 80 columns, without the word "usage".
-
-    argparse writes it below that word, as wide as the terminal is.
-    """
-    formatter = argparse.HelpFormatter(parser.prog, width=80)
-    groups = parser._mutually_exclusive_groups
-    formatter.add_usage(parser.usage, parser._actions, groups, "")
-    return formatter.format_help()
-
-
-def help_of(parser: Any, argument: Any) -> str:
-    """Returns an argument's help with defaults and choices filled in.
-
-    argparse fills them in where it prints a whole page.
-    """
-    formatter = argparse.HelpFormatter(parser.prog)
-    return formatter._expand_help(argument) if argument.help else ""
 
 
 def values_of(argument: Any) -> str:

@@ -199,7 +199,7 @@ def strategy_of(
             communication_options=options
         )
     except LOST as error:
-        raise _silence(who, jobs, timeout, error.message) from error
+        raise _timeout_error(who, jobs, timeout, error.message) from error
     except (tf.errors.UnknownError, tf.errors.InternalError) as error:
         raise ConnectionError(
             f"{who} could not begin to listen at its address of {jobs}: is "
@@ -240,7 +240,7 @@ def _share_cores(name: str, replicas: int) -> None:
 
 @functools.cache
 def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy of these devices, one a process.
+    """Returns the strategy of these devices, one per process.
 
     Each counts its collectives from the same number on, and TensorFlow takes
     those of two strategies for one.
@@ -275,17 +275,17 @@ def _await_others(
                 break
             except OSError as error:
                 if time.monotonic() > latest:
-                    raise _silence(who, jobs, timeout, address) from error
+                    raise _timeout_error(who, jobs, timeout, address) from error
             time.sleep(0.2)
 
 
-def _silence(
+def _timeout_error(
     who: str, jobs: Mapping[str, list[str]], timeout: float, why: str
 ) -> ConnectionError:
     return ConnectionError(
-        f"{who} waited {timeout:g} s in vain for the others of {jobs}: start "
-        "the same command on each, with its own index in TF_CONFIG. No answer: "
-        f"{why}"
+        f"{who} timed out after waiting {timeout:g} s for the other workers "
+        f"of {jobs}. Start the same command on each of them, with its own "
+        f"index in TF_CONFIG. No answer: {why}"
     )
 
 

@@ -69,7 +69,7 @@ def smoothed_labels(
             label), batched or not, in the same order each time.
         sigma: Of the teacher's noise, > 0. When None, 0.25, or a trainer's own
             (see `rs_keras.Certifier`).
-        n: Draws an example, >= 1.
+        n: Draws per example, >= 1.
         path: A `.npz` file; None keeps the labels in memory only.
         seed: Of the noise.
         split: Of a data set given by name.
@@ -320,8 +320,8 @@ class _Votes:
             classes = settings.pop("classes")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{self._part} is no file of votes; delete it to begin anew: "
-                f"{error!r}"
+                f"{self._part} is not a file of votes; delete it to start "
+                f"over: {error!r}"
             ) from error
         _check_same(self._part, settings, self._settings)
         count = len(body) // (8 * classes)

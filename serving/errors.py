@@ -25,14 +25,14 @@ class Kind(Enum):
             has described the same model again.
         BUSY: The server rejects requests; retry with pauses.
         SLOW: The deadline passed; retry in smaller chunks.
-        GONE: The server no longer has this version.
+        VERSION_UNAVAILABLE: The server no longer has this version.
         FINAL: A retry would fail in the same way.
     """
 
     AWAY = "away"
     BUSY = "busy"
     SLOW = "slow"
-    GONE = "gone"
+    VERSION_UNAVAILABLE = "version_unavailable"
     FINAL = "final"
 
 
@@ -80,7 +80,7 @@ def kind_of(code: grpc.StatusCode, details: str) -> Kind:
     if code is _Code.DEADLINE_EXCEEDED:
         return Kind.SLOW
     if code is _Code.NOT_FOUND and _NO_SERVABLE in details:
-        return Kind.GONE
+        return Kind.VERSION_UNAVAILABLE
     dropped = "RST_STREAM" in details or "Stream removed" in details
     if code in (_Code.UNAVAILABLE, _Code.CANCELLED) or (
         code in (_Code.INTERNAL, _Code.UNKNOWN) and dropped

@@ -55,7 +55,7 @@ class HTTPServer(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that disconnects early is no error."""
+        """A client that disconnects early is not an error."""
         LOGGER.debug("http_request_failed", exc_info=True)
 
 

@@ -14,7 +14,7 @@ from rs_keras.serving.errors import OtherExport
 from rs_keras.serving.errors import WrongAnswer
 
 
-class Asked(NamedTuple):
+class RequestSpec(NamedTuple):
     """The model, version and signature of a request."""
 
     model: str
@@ -22,16 +22,16 @@ class Asked(NamedTuple):
     signature: str
 
 
-def request(asked: Asked, inputs: Mapping[str, np.ndarray]) -> Any:
+def request(spec: RequestSpec, inputs: Mapping[str, np.ndarray]) -> Any:
     """Returns a `PredictRequest`.
 
     Inputs travel as raw bytes, in the types that the signature names.
     """
     message = predict_pb2.PredictRequest()
-    message.model_spec.name = asked.model
-    message.model_spec.version.value = asked.version
-    message.model_spec.signature_name = asked.signature
-    for key, field in SIGNATURES[asked.signature].inputs.items():
+    message.model_spec.name = spec.model
+    message.model_spec.version.value = spec.version
+    message.model_spec.signature_name = spec.signature
+    for key, field in SIGNATURES[spec.signature].inputs.items():
         dtype = tf.as_dtype(field.dtype)
         array = np.ascontiguousarray(inputs[key], dtype.as_numpy_dtype)
         proto = message.inputs[key]
@@ -44,7 +44,7 @@ def request(asked: Asked, inputs: Mapping[str, np.ndarray]) -> Any:
 
 def outputs(
     response: Any,
-    asked: Asked,
+    spec: RequestSpec,
     server: str,
     rows: int,
     num_classes: int = 0,
@@ -57,7 +57,7 @@ def outputs(
 
     Args:
         response: The response.
-        asked: The model, version and signature of the request.
+        spec: The model, version and signature of the request.
         server: The sender, for the error.
         rows: Number of rows of the request.
         num_classes: Of the model.
@@ -72,17 +72,19 @@ def outputs(
 
     def wrong(what: str) -> WrongAnswer:
         return WrongAnswer(
-            f"{server} does not answer {asked.signature!r} as an export of "
+            f"{server} does not answer {spec.signature!r} as an export of "
             f"rs-keras does: {what}",
             server=server,
         )
 
-    spec = response.model_spec
-    answered = Asked(spec.name, spec.version.value, spec.signature_name)
-    for field, value in asked._asdict().items():
+    model_spec = response.model_spec
+    answered = RequestSpec(
+        model_spec.name, model_spec.version.value, model_spec.signature_name
+    )
+    for field, value in spec._asdict().items():
         if (other := getattr(answered, field)) != value:
             raise wrong(f"{field} {other!r}, not {value!r}, answered")
-    wanted = SIGNATURES[asked.signature].outputs
+    wanted = SIGNATURES[spec.signature].outputs
     for key in sorted({*wanted} ^ {*response.outputs}):
         word = "is missing" if key in wanted else "was not asked for"
         raise wrong(f"the output {key!r} {word}")
@@ -105,7 +107,7 @@ def outputs(
     # Another export may have other classes, too: so this comes first.
     if export is not None and (decoded("export") != export).any():
         raise OtherExport(
-            f"{server} serves another export as version {asked.version} than "
+            f"{server} serves another export as version {spec.version} than "
             "it described: the number was given anew",
             server=server,
         )

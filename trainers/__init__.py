@@ -1,4 +1,4 @@
-"""Keras trainers for randomized smoothing, one file a method."""
+"""Keras trainers for randomized smoothing, one file per method."""
 
 from typing import TYPE_CHECKING
 

@@ -133,7 +133,7 @@ class SmoothTrainer(NoisyModel):
         variables = self.trainable_variables
         gradients = tape.gradient(scaled, variables)
         self.optimizer.apply(gradients, variables)
-        replicas.share(self.model.non_trainable_variables, images, place)
+        replicas.average(self.model.non_trainable_variables, images, place)
         self.step.assign_add(1)
         for name, value in losses.items():
             self._terms[name].update_state(value)

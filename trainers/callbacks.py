@@ -85,7 +85,7 @@ class CertifyCallback(keras.callbacks.Callback):
     # A trainer's `fit` puts callbacks that say so before the others.
     runs_first = True
     # The attributes that a snapshot of a run keeps.
-    kept = ("_last",)
+    state_attributes = ("_last",)
 
     def __init__(
         self,
@@ -129,8 +129,8 @@ class CertifyCallback(keras.callbacks.Callback):
         sigma = self.sigma or getattr(model, "sigma0", None)
         if sigma is None:
             raise ValueError(
-                "`sigma` must be given for a model that is no trainer of this "
-                "package. Received: sigma=None"
+                "`sigma` must be given for a model that is not a trainer of "
+                "this package. Received: sigma=None"
             )
         classifier = network_of(model)
         known = self._certifier
@@ -173,7 +173,7 @@ def _name(radius: Any) -> str:
         hundredths = float(radius) * 100
     except (TypeError, ValueError):
         hundredths = float("nan")
-    # 0.29 * 100 is no whole number in floats.
+    # 0.29 * 100 is not a whole number in floats.
     if not (0 <= hundredths < 1000 and abs(hundredths % 1 - 0.5) > 0.499999):
         raise ValueError(
             "`radii` must be multiples of 0.01 in [0, 10). "

@@ -109,7 +109,7 @@ class CATRS(SmoothTrainer):
             if doubled_from is None
             else check_count("doubled_from", doubled_from, 0)
         )
-        self._find = NoiseAscent(self.steps, self.epsilon)
+        self._adversary = NoiseAscent(self.steps, self.epsilon)
 
     @classmethod
     def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
@@ -227,7 +227,7 @@ class CATRS(SmoothTrainer):
         def classify(moved: tf.Tensor) -> tf.Tensor:
             return self.noisy_logits(images, moved, training=False)
 
-        return self._find(classify, noise, target, self.warmup_factor)
+        return self._adversary(classify, noise, target, self.warmup_factor)
 
     def _easy(
         self,

@@ -82,7 +82,7 @@ class SmoothAdv(SmoothTrainer):
             check_choice("adversary", adversary, ("pgd", "ddn"))
             kind = adversaries.PGD if adversary == "pgd" else adversaries.DDN
             adversary = kind(self.steps, self.epsilon)
-        self._find = adversary
+        self._adversary = adversary
 
     @classmethod
     def search_space(cls, sigma: float) -> dict[str, ranges.Range]:
@@ -105,4 +105,6 @@ class SmoothAdv(SmoothTrainer):
     ) -> Draw:
         classify = self.noisy_classifier(draw["noise"])
         labels = labels_of(targets)
-        return {"adv": self._find(classify, images, labels, self.warmup_factor)}
+        return {
+            "adv": self._adversary(classify, images, labels, self.warmup_factor)
+        }

@@ -36,9 +36,9 @@ class SmoothMix(SmoothTrainer):
                    * mean_j KL(target || F(x_mix + eps_j))
 
     As in the authors' code, where it differs from the text: the target is not
-    detached, so the KL is no cross-entropy; Fbar comes from the training pass;
-    the means run over all images, masked or not. The one-step adversary is
-    projected onto a ball around x whose radius is warmed up as well, and the
+    detached, so the KL is not a cross-entropy; Fbar comes from the training
+    pass; the means run over all images, masked or not. The one-step adversary
+    is projected onto a ball around x whose radius is warmed up as well, and the
     code records it at the start of step 1: with `steps=1` it never does, and
     x_0 is x. So "T = 1 with the one-step adversary" of the text is not what
     the code computes; `steps=2` has the one-step x_0 and a two-step x_adv.

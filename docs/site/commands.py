@@ -38,7 +38,7 @@ def _overview(commands: dict[str, argparse.ArgumentParser]) -> str:
 
 
 def _section(name: str, command: argparse.ArgumentParser) -> str:
-    usage = _compat.usage_of(command)
+    usage = usage_of(command)
     example = (command.epilog or "").removeprefix("example:").strip()
     return "\n\n".join(
         [
@@ -51,9 +51,30 @@ def _section(name: str, command: argparse.ArgumentParser) -> str:
     )
 
 
+def usage_of(parser: argparse.ArgumentParser) -> str:
+    """Returns a parser's usage in 80 columns, without the word "usage".
+
+    argparse writes it below that word, as wide as the terminal is.
+    """
+    formatter = argparse.HelpFormatter(parser.prog, width=80)
+    groups = parser._mutually_exclusive_groups
+    formatter.add_usage(parser.usage, parser._actions, groups, "")
+    return formatter.format_help()
+
+
+def help_of(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Returns an argument's help with defaults and choices filled in.
+
+    argparse fills them in where it prints a whole page.
+    """
+    formatter = argparse.HelpFormatter(parser.prog)
+    return formatter._expand_help(action) if action.help else ""
+
+
 def _tables(command: argparse.ArgumentParser) -> Iterator[str]:
     """Yields a table for each group of arguments, under its heading."""
-    for group in _compat.groups_of(command):
+    # argparse has no public way to list the groups.
+    for group in command._action_groups:
         rows = [_row(command, one) for one in _compat.arguments_of(group)]
         if rows := [row for row in rows if row]:
             title = f"| {group.title} | |"
@@ -63,7 +84,7 @@ def _tables(command: argparse.ArgumentParser) -> Iterator[str]:
 def _row(command: argparse.ArgumentParser, action: argparse.Action) -> str:
     if action.dest == "help":
         return ""
-    words = _compat.help_of(command, action)
+    words = help_of(command, action)
     plain = action.default not in (None, False, [], argparse.SUPPRESS)
     if plain and "default" not in words:
         words = f"{words} (default: {action.default})".strip()

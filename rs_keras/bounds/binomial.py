@@ -66,7 +66,7 @@ def confidence_limit(
         alpha: float64 [N], in (0, 1).
     """
     log_alpha = tf.math.log(alpha)
-    # p = 1 is no solution, and there 1 - p could not be divided by.
+    # p = 1 is not a solution, and there 1 - p could not be divided by.
     limit = tf.minimum(_log_share(k, n - k, n), -1e-100)
 
     def newton(

@@ -279,7 +279,7 @@ def _halves(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _whole(value: tf.Tensor) -> tf.Tensor:
-    """Returns which values are whole numbers; NaN is none."""
+    """Returns which values are whole numbers; NaN is not."""
     return tf.equal(value, tf.floor(value))
 
 

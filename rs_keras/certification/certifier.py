@@ -12,7 +12,7 @@ from rs_keras._checks import check_feasible
 from rs_keras._checks import check_probability
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
-from rs_keras.certification.sample_size import planned
+from rs_keras.certification.sample_size import sample_sizes
 from rs_keras.certification.sequential.decision import Decision
 from rs_keras.certification.sequential.decision import decide_on_host
 from rs_keras.certification.sequential.decision import decision_settings
@@ -21,9 +21,9 @@ from rs_keras.certification.smoothing import SmoothedClassifier
 from rs_keras.certification.spec import BOUNDS
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import DecideSpec
-from rs_keras.certification.voting import decide_label
-from rs_keras.certification.voting import soft_certificate
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import decide_label
+from rs_keras.certification.votes_to_results import soft_certificate
+from rs_keras.certification.votes_to_results import vote_certificate
 from rs_keras.noise.keyed_seeds import Seed
 
 
@@ -130,7 +130,7 @@ class Certifier(SmoothedClassifier):
         alpha = check_probability("alpha", alpha)
         check_feasible("n", n, alpha, bounds.minimum_n(alpha, "predict"))
         images, loop = self._prepare(images)
-        seeds = self._seeds(seed, images)
+        seeds = self.seeds(seed, images)
         counts = loop.draw(images, seeds, 0, n)
         distance = self._smoothing(images.shape[1:]).distance
         label, p_value = (
@@ -207,11 +207,11 @@ class Certifier(SmoothedClassifier):
         spec.check(self._smoothing())
         images, loop = self._prepare(images, spec.soft)
         smoothing = self._smoothing(images.shape[1:])
-        seeds = self._seeds(seed, images)
+        seeds = self.seeds(seed, images)
         soft_beta = spec.beta if spec.soft else None
         # Votes are [B, C]; soft sums [B, 3, C]: votes, sums, squares' sums.
         selection = loop.draw(images, seeds, 0, spec.n0, soft_beta)
-        drawn = planned(selection, spec, self.sigma)
+        drawn = sample_sizes(selection, spec, self.sigma)
         estimate = np.zeros_like(selection)
         for size in np.unique(drawn).tolist():
             rows = drawn == size
@@ -294,7 +294,7 @@ class Certifier(SmoothedClassifier):
         images, loop = self._prepare(images)
         smoothing = self._smoothing(images.shape[1:])
         tables = decision_tables(spec, smoothing)
-        seeds = self._seeds(seed, images)
+        seeds = self.seeds(seed, images)
 
         def draw(rows: np.ndarray, first: int, n: int) -> np.ndarray:
             return loop.draw(images[rows], seeds[rows], first, n)

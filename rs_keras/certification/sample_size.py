@@ -16,13 +16,13 @@ _SMALLEST = 1_000
 _RATIO = 1.3
 
 
-def choices(n: int) -> np.ndarray:
-    """The numbers of draws that may be planned, up to `n`: int64 [G].
+def candidate_sizes(n: int) -> np.ndarray:
+    """The numbers of draws to choose from, up to `n`: int64 [G].
 
     Example:
 
     >>> from rs_keras.certification import sample_size
-    >>> sample_size.choices(2_000).tolist()
+    >>> sample_size.candidate_sizes(2_000).tolist()
     [1000, 1300, 1690, 2000]
     """
     steps = int(np.log(max(n / _SMALLEST, 1)) / np.log(_RATIO)) + 1
@@ -30,11 +30,13 @@ def choices(n: int) -> np.ndarray:
     return np.unique(np.append(sizes[sizes < n], n))
 
 
-def planned(pilot: np.ndarray, spec: CertifySpec, sigma: float) -> np.ndarray:
+def sample_sizes(
+    pilot: np.ndarray, spec: CertifySpec, sigma: float
+) -> np.ndarray:
     """The fewest draws that are expected to lose no more than the tolerance.
 
     With R(g) the radius if g draws voted as the pilot's did, and at most
-    `max_radius`: the first g in `choices(n)` with
+    `max_radius`: the first g in `candidate_sizes(n)` with
 
         R(n) - R(g) <= tolerance.
 
@@ -55,12 +57,12 @@ def planned(pilot: np.ndarray, spec: CertifySpec, sigma: float) -> np.ndarray:
     >>> from rs_keras.certification import sample_size
     >>> from rs_keras.certification.spec import CertifySpec
     >>> votes = np.array([[1000, 0], [900, 100], [520, 480]])  # of 1,000 draws
-    >>> sample_size.planned(votes, CertifySpec(tolerance=0.05), sigma=0.5)
+    >>> sample_size.sample_sizes(votes, CertifySpec(tolerance=0.05), sigma=0.5)
     array([30288,  2197,  1000])
     """
     if spec.tolerance is None:
         return np.full(len(pilot), spec.n)
-    sizes = choices(spec.n)
+    sizes = candidate_sizes(spec.n)
     certificate_of = _mean_certificate if spec.soft else _vote_certificate
     _, radius, certified = certificate_of(pilot, sizes, spec, sigma)
     radius = np.where(certified, radius, 0.0)

@@ -29,13 +29,6 @@ from rs_keras.noise.keyed_seeds import Key
 from rs_keras.noise.keyed_seeds import Seed
 from rs_keras.noise.keyed_seeds import load_key
 
-# Attributes that traced graphs hold.
-_FIXED = frozenset(
-    """
-    model sigma num_classes batch_size strategy noise dtype computing
-    """.split()
-)
-
 
 class SmoothedClassifier:
     """Counts how often a base classifier gives each class under noise.
@@ -51,6 +44,13 @@ class SmoothedClassifier:
     >>> smoothed.sampler((1, 1, 2)).num_classes
     2
     """
+
+    # Attributes that traced graphs hold.
+    _fixed = frozenset(
+        """
+        model sigma num_classes batch_size strategy noise dtype computing
+        """.split()
+    )
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class SmoothedClassifier:
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Traced graphs would keep the old value.
-        if name in _FIXED and "_probed" in self.__dict__:
+        if name in self._fixed and "_probed" in self.__dict__:
             raise AttributeError(
                 f"`{name}` of a certifier is fixed: make another one. "
                 f"Received: {name}={value!r}"
@@ -138,7 +138,7 @@ class SmoothedClassifier:
                 f"`first` + `n` must be <= {most} for images of shape "
                 f"{list(images.shape[1:])}. Received: first={first}, n={n}"
             )
-        return loop.draw(images, self._seeds(seed, images), first, n)
+        return loop.draw(images, self.seeds(seed, images), first, n)
 
     def soft_predict(
         self,
@@ -155,7 +155,7 @@ class SmoothedClassifier:
         Args:
             images: [B, H, W, C], in [0, 1]; a tensor that a gradient is taken
                 of, or anything that the other methods take.
-            n: Draws an image, >= 1.
+            n: Draws per image, >= 1.
             beta: Inverse temperature, > 0.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
 
@@ -244,7 +244,16 @@ class SmoothedClassifier:
             self._probed.add((shape, soft))
         return images, loop
 
-    def _seeds(self, seed: Seed, images: np.ndarray) -> np.ndarray:
+    def seeds(self, seed: Seed, images: np.ndarray) -> np.ndarray:
+        """Returns the seed of each image, the same on all workers.
+
+        Args:
+            seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
+            images: float32 [B, H, W, C].
+
+        Returns:
+            int64 [B, 2].
+        """
         seeds = noise_lib.as_seeds(
             seed, len(images), images, self._key, self.noise
         )

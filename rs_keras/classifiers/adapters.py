@@ -63,7 +63,20 @@ def image_shape(model: Any) -> tuple[int | None, ...] | None:
         None for a model that does not tell, or has other inputs than one
         batch of images.
     """
-    model = network_of(model)
+    shape = input_shape(network_of(model))
+    if not isinstance(shape, tuple) or len(shape) != 4:
+        return None
+    batch, *sizes, channels = shape
+    # A Sequential model without an Input tells what its first call had.
+    return (*(None if batch else size for size in sizes), channels)
+
+
+def input_shape(model: Any) -> Any:
+    """Returns the shape of a model's input with its batch, as the model has it.
+
+    None for a model that does not tell; a list for a model with other inputs
+    than one batch.
+    """
     shape = getattr(model, "input_shape", None)
     signatures = getattr(model, "signatures", None) or {}
     if shape is None and "serving_default" in signatures:
@@ -71,11 +84,7 @@ def image_shape(model: Any) -> tuple[int | None, ...] | None:
         specs = list(signature.structured_input_signature[1].values())
         if len(specs) == 1 and specs[0].shape.rank is not None:
             shape = tuple(specs[0].shape)
-    if not isinstance(shape, tuple) or len(shape) != 4:
-        return None
-    batch, *sizes, channels = shape
-    # A Sequential model without an Input tells what its first call had.
-    return (*(None if batch else size for size in sizes), channels)
+    return shape
 
 
 def network_of(model: Any) -> Any:
@@ -164,8 +173,8 @@ def count_classes(traced: ConcreteFunction, num_classes: int | None) -> int:
     """Returns the number of columns of a traced classifier's logits, checked.
 
     Raises:
-        ValueError: If the output is no matrix with a row an image, has fewer
-            than two columns, or another number than `num_classes`.
+        ValueError: If the output is not a matrix with one row per image, has
+            fewer than two columns, or another number than `num_classes`.
     """
     output = traced.structured_outputs
     shape = getattr(output, "shape", None)

@@ -47,7 +47,7 @@ def load_classifier(path: str | Path) -> Any:
 
     Raises:
         FileNotFoundError: If there is nothing at `path`.
-        ValueError: If what is there is none of these, or cannot be read.
+        ValueError: If the path holds none of these, or cannot be read.
 
     Example:
 
@@ -63,14 +63,14 @@ def load_classifier(path: str | Path) -> Any:
     (None, 3)
     """
     known = _bundled(path)
-    place = known.weights if known else _existing(path)
-    if place.is_dir():
-        if (place / RUN_MODEL).is_file():
-            return _load_keras(place / RUN_MODEL)
-        if (place / "saved_model.pb").is_file():
-            return _load_saved_model(place)
-    elif place.suffix == ".keras":
-        return _load_keras(place)
+    path = known.weights if known else _existing(path)
+    if path.is_dir():
+        if (path / RUN_MODEL).is_file():
+            return _load_keras(path / RUN_MODEL)
+        if (path / "saved_model.pb").is_file():
+            return _load_saved_model(path)
+    elif path.suffix == ".keras":
+        return _load_keras(path)
     raise ValueError(f"not a checkpoint: {path}. Give {_WANTED}")
 
 
@@ -100,11 +100,11 @@ def trained_sigma(path: str | Path) -> float | None:
     known = _bundled(path)
     if known:
         return known.sigma
-    place = _existing(path)
-    place = place / RUN_MODEL if place.is_dir() else place
-    if place.suffix != ".keras" or not zipfile.is_zipfile(place):
+    path = _existing(path)
+    path = path / RUN_MODEL if path.is_dir() else path
+    if path.suffix != ".keras" or not zipfile.is_zipfile(path):
         return None
-    with zipfile.ZipFile(place) as archive:
+    with zipfile.ZipFile(path) as archive:
         saved = json.loads(archive.read("config.json"))
     trainer = str(saved.get("registered_name")).startswith("rs_keras>")
     sigma = saved.get("config", {}).get("sigma") if trainer else None
@@ -120,10 +120,10 @@ def _bundled(path: str | Path) -> Pretrained | None:
 
 
 def _existing(path: str | Path) -> Path:
-    place = Path(path).expanduser()
-    if not place.exists():
+    path = Path(path).expanduser()
+    if not path.exists():
         raise FileNotFoundError(f"no such checkpoint: {path}. Give {_WANTED}")
-    return place
+    return path
 
 
 def _load_keras(path: Path) -> keras.Model:

@@ -144,7 +144,7 @@ def _wired(
 
     digest = hashlib.sha256()
     for node in nodes:
-        digest.update(_told(node))
+        digest.update(_encode(node))
         digest.update(",".join(map(source, node.input)).encode())
         for _, value in sorted(node.attr.items()):
             for called in _functions(value):
@@ -153,7 +153,7 @@ def _wired(
     return digest.hexdigest()
 
 
-def _told(node: Any) -> bytes:
+def _encode(node: Any) -> bytes:
     """Returns an operation with its attributes, constants among them."""
     return node.op.encode() + b"".join(
         key.encode() + value.SerializeToString(deterministic=True)

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from rs_keras._compat import is_bookkeeping
 from rs_keras.classifiers.adapters import as_logits
 from rs_keras.classifiers.adapters import traced_classifier
 from rs_keras.classifiers.graphs import ConcreteFunction
@@ -23,25 +24,6 @@ from rs_keras.classifiers.graphs import is_same
 # Objects of these libraries are compared by identity, not by content.
 _LIBRARIES = frozenset(
     ("builtins", "keras", "numpy", "tensorflow", "absl", "threading", "_thread")
-)
-# Attributes in which Keras records calls and training, and connections that
-# are visible in the layers themselves.
-_NOTES = frozenset(
-    """
-    _tracker _trainable_variables _non_trainable_variables _metrics
-    _seed_generators _lock _auto_config build quantize _saved_model_inputs_spec
-    _saved_model_arg_spec _tracked _inbound_nodes _outbound_nodes _path
-    _parent_path _called _losses _loss_ids _losses_override _call_signature
-    call_signature_parameters _call_context_args _call_has_context_arg
-    _build_shapes_dict _input_spec _nodes _nodes_by_depth _operations_by_depth
-    _inputs _outputs _inputs_struct _outputs_struct supports_jit
-    _run_eagerly _jit_compile compiled loss optimizer steps_per_execution
-    _initial_epoch _compute_loss_has_training_arg _compile_loss
-    _compile_metrics _compile_config _compiled_trainable_state _loss_tracker
-    train_function test_function predict_function
-    unrolled_steps_per_execution stop_training history stop_evaluating
-    stop_predicting _eval_epoch_iterator
-    """.split()
 )
 # Larger arrays and containers are compared by identity.
 _MOST_BYTES = 2**20
@@ -173,9 +155,9 @@ class WatchedModel:
             if now is None or not is_same(traced, now):
                 raise ValueError(
                     "`model` must keep the layers and attributes that it had "
-                    "in the certifier's first call, whose graph goes on "
-                    "voting: make another certifier. Received: a model that "
-                    "was edited since"
+                    "in the certifier's first call, because the certifier "
+                    "keeps using the graph traced then: make another "
+                    "certifier. Received: a model that was edited since"
                 )
         self._note()
 
@@ -183,13 +165,13 @@ class WatchedModel:
 def _parts(value: Any) -> list[Any]:
     """Returns what is inside an object that a traced graph may rest on."""
     if isinstance(value, keras.Layer):
-        return [*_attributes(value, _NOTES), *_own_classes(value)]
+        return [*_attributes(value), *_own_classes(value)]
     if isinstance(value, (tf.Tensor, tf.Variable, keras.Variable)):
         return []
     if isinstance(value, np.ndarray | np.generic):
         return [_digest(value)] if value.nbytes <= _MOST_BYTES else []
     if isinstance(value, type):
-        return _attributes(value, frozenset()) if _is_own(value) else []
+        return _attributes(value) if _is_own(value) else []
     if isinstance(value, staticmethod | classmethod):
         return [value.__func__]
     if isinstance(value, property):
@@ -208,7 +190,7 @@ def _parts(value: Any) -> list[Any]:
         return []
     if isinstance(value, types.FunctionType):
         return [value.__code__, value.__defaults__, *_reached(value)]
-    return [*_attributes(value, frozenset()), *_own_classes(value)]
+    return [*_attributes(value), *_own_classes(value)]
 
 
 def _own_classes(value: Any) -> list[type]:
@@ -232,11 +214,12 @@ def _digest(array: np.ndarray | np.generic) -> bytes:
     return digest.digest()
 
 
-def _attributes(value: Any, notes: frozenset[str]) -> list[Any]:
+def _attributes(value: Any) -> list[Any]:
+    is_layer = isinstance(value, keras.Layer)
     attributes = {
         name: attribute
         for name, attribute in getattr(value, "__dict__", {}).items()
-        if not (name in notes or name[:6] == "_self_")
+        if not is_bookkeeping(name, is_layer)
     }
     return [" ".join(attributes), *attributes.values()]
 

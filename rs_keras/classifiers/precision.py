@@ -120,9 +120,9 @@ def computing_in(model: Any, dtype: str) -> Any:
     narrowest = compute_dtype(copy)
     if narrowest != dtype:
         raise ValueError(
-            f"`dtype` must be one that all layers can be told to compute in: "
-            f"some of {type(network).__name__} {network.name!r} compute in "
-            f"{narrowest} by themselves. Received: dtype={dtype!r}"
+            "`dtype` must be a type that every layer can compute in. Some "
+            f"layers of {type(network).__name__} {network.name!r} always "
+            f"compute in {narrowest}. Received: dtype={dtype!r}"
         )
     return copy
 

@@ -117,7 +117,7 @@ def read_image(
             read as grey.
 
     Raises:
-        ValueError: If the file is no image, or of another size: it is not
+        ValueError: If the file is not an image, or of another size: it is not
             resized, because the radius would then be about another image.
     """
     mode = "L" if shape is not None and shape[-1] == 1 else "RGB"

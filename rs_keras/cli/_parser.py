@@ -34,9 +34,9 @@ def _read_table() -> dict[str, Any]:
     return tomllib.loads(text.replace("{methods}", _methods()))
 
 
-_TABLE = _read_table()
-_SHARED = _TABLE.pop("shared")
-COMMANDS = tuple(_TABLE)
+TABLE = _read_table()
+SHARED = TABLE.pop("shared")
+COMMANDS = tuple(TABLE)
 
 
 def seed(text: str) -> int | str:
@@ -89,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=rs_keras.__version__
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, entry in _TABLE.items():
+    for name, entry in TABLE.items():
         command = commands.add_parser(
             name,
             help=entry["help"],
@@ -98,15 +98,15 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=layout,
         )
         for shared in entry.get("shared", ()):
-            _add_flags(command, _SHARED[shared])
+            add_flags(command, SHARED[shared])
         own = {key: v for key, v in entry.items() if isinstance(v, dict)}
-        _add_flags(command, own)
+        add_flags(command, own)
         needs = entry.get("tensorflow", True)
         command.set_defaults(tensorflow=needs, parser=command)
     return parser
 
 
-def _add_flags(
+def add_flags(
     parser: argparse.ArgumentParser, flags: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Adds flags, each under its names, to their groups in the help."""
@@ -173,9 +173,9 @@ def _names(
     """Whether an argument's value is the file of an error."""
     value = getattr(args, action.dest, None)
     values = value if isinstance(value, list) else [value]
-    place = Path(str(error.filename)).absolute()
+    path = Path(str(error.filename)).absolute()
     return any(
-        Path(text).expanduser().absolute() == place
+        Path(text).expanduser().absolute() == path
         for text in values
         if isinstance(text, str)
     )

@@ -78,5 +78,5 @@ def _log_decisions(
     )
     print(
         f"{args.out}: {len(log)} examples, certified accuracy {shares}, "
-        f"{log.extra['n'].mean():.0f} draws an image"
+        f"{log.extra['n'].mean():.0f} draws per image"
     )

@@ -159,10 +159,10 @@ def _data() -> Finding:
     names = [
         # Versions are numbers; `incomplete.*` is a download that stopped.
         name
-        if any(place.glob("[0-9]*/dataset_info.json"))
+        if any(dataset.glob("[0-9]*/dataset_info.json"))
         else f"{name} broken"
         for name in _DATA_SETS
-        if (place := folder / name).is_dir()
+        if (dataset := folder / name).is_dir()
     ]
     text = ", ".join(names) or "empty"
     return NOTE, "data", f"{folder}: {text} (others are fetched when used)"

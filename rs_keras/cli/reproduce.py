@@ -23,7 +23,7 @@ from rs_keras.trainers.reproduction.published import ABLATIONS
 from rs_keras.trainers.reproduction.published import PUBLISHED
 from rs_keras.trainers.reproduction.published import reference_log
 
-# The papers' 10,000 votes an image take four hours on two cores.
+# The papers' 10,000 votes per image take four hours on two cores.
 _TEACHER_VOTES = "1000"
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int | None:
     done = [
         name
         for name in names
-        if mnist.is_certified(*_asked(args, name), args.budget)
+        if mnist.is_certified(*_folder_and_recipe(args, name), args.budget)
     ]
     for name in done:
         print(f"{name}: done before", file=sys.stderr, flush=True)
@@ -131,7 +131,9 @@ def _base(args: argparse.Namespace) -> str:
     return mnist.ablation(mnist.BASE)
 
 
-def _asked(args: argparse.Namespace, name: str) -> tuple[Path, Recipe]:
+def _folder_and_recipe(
+    args: argparse.Namespace, name: str
+) -> tuple[Path, Recipe]:
     """Returns a run's folder, and its recipe by the flags."""
     folder = mnist.folder_of(args.out, args.sigma, name)
     dtype = args.dtype or mnist.dtype_of(folder)
@@ -147,7 +149,7 @@ def _run(
     strategy: tf.distribute.Strategy | None,
 ) -> int:
     """Trains and certifies one run, or resumes it."""
-    folder, recipe = _asked(args, name)
+    folder, recipe = _folder_and_recipe(args, name)
     if not mnist.is_trained(folder, recipe):
         code = _train(args, recipe, mnist.changes_of(name), folder)
         if code:

@@ -11,7 +11,7 @@ import numpy as np
 from rs_keras.cli import _certification
 from rs_keras.serving import CertificationClient
 
-# Raised by NumPy for a file that is no archive, or a truncated one.
+# Raised by NumPy for a file that is not an archive, or a truncated one.
 _UNREADABLE = (
     AttributeError,
     EOFError,

@@ -181,19 +181,19 @@ def _labels_of_teacher(
     # Reports errors of the student before its teacher is trained.
     recipe.build(args.data_dir)
     if args.teacher == "train":
-        place = folder / "teacher"
+        source = folder / "teacher"
         # Not read from its folder, which other workers may not see.
         model = training.train(
             _teacher_recipe(recipe, args.data_dir),
-            place,
+            source,
             **{**options, "resume": True},
         ).model
     else:
-        place = Path(args.teacher)
+        source = Path(args.teacher)
         with distribution.scope_of(local_strategy):
-            model = load_classifier(place)
+            model = load_classifier(source)
     sigma = recipe.teacher.get("sigma", _TEACHER_SIGMA)
-    print(f"soft labels: {n} votes an example of {place}, sigma {sigma:g}")
+    print(f"soft labels: {n} votes per example of {source}, sigma {sigma:g}")
     return rs_keras.smoothed_labels(
         model,
         recipe.dataset,

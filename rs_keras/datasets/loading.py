@@ -414,7 +414,7 @@ def held_out(
 
 
 def attach(data: tf.data.Dataset, **columns: Any) -> tf.data.Dataset:
-    """Adds arrays with one row an example to the targets, by `example_id`.
+    """Adds arrays with one row per example to the targets, by `example_id`.
 
     Args:
         data: What `load`, `epoch` or `stream` give with `example_id=True`,
@@ -449,7 +449,7 @@ def attach(data: tf.data.Dataset, **columns: Any) -> tf.data.Dataset:
     if not given or not all(c.ndim and len(c) for c in given.values()):
         shapes = {key: list(column.shape) for key, column in given.items()}
         raise ValueError(
-            "`columns` must be at least one array with a row an example. "
+            "`columns` must be at least one array with one row per example. "
             f"Received: {shapes or 'none'}"
         )
     with tf.device("CPU"):

@@ -244,7 +244,7 @@ class StreamedSource:
 def file_rows(
     paths: Sequence[str], labels: np.ndarray
 ) -> Callable[[Plan, Any], tf.data.Dataset]:
-    """Rows from one image file an example, in an exact random order."""
+    """Rows from one image file per example, in an exact random order."""
 
     def rows(plan: Plan, epoch: Any) -> tf.data.Dataset:
         order = plan.permutation(len(paths), epoch, _ORDER)

@@ -13,7 +13,7 @@ from rs_keras.logs.comparison import check_equal
 from rs_keras.logs.file_format import COLUMNS
 from rs_keras.logs.log import CertificationLog
 
-# Images a severity where one log holds all of them, one after the other, as
+# Images per severity where one log holds all of them, one after the other, as
 # in the files of CIFAR-10-C.
 SEVERITY_SIZE = 10_000
 

@@ -148,6 +148,6 @@ def _check_same(
     if old != new:
         raise ValueError(
             f"{os.fspath(path)} was made of another data set: example {idx} is "
-            f"not the same ({kind} {old} there, {new} now). Pass the data set "
-            "that it was begun with, or choose another name"
+            f"not the same ({kind}: stored {old}, given {new}). Pass the data "
+            "set that it was begun with, or choose another name"
         )

@@ -64,9 +64,9 @@ def parse(
         read.
 
     Raises:
-        ValueError: If it is no log, or a line does not agree with its checksum;
-            names the line and the rule.
-        OSError: If there is no such file.
+        ValueError: If it is not a log, or a line does not agree with its
+            checksum; names the line and the rule.
+        OSError: If the file does not exist.
     """
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
@@ -249,7 +249,7 @@ def check_fresh(path: Path, size: int, header: Sequence[str]) -> None:
     start = path.read_bytes()[size:]
     if not size and not line(header).startswith(start):
         raise ValueError(
-            f"{path} is there already and is no certification log. Choose "
+            f"{path} exists and is not a certification log. Choose "
             f"another name. Received: {start[:80]!r}"
         )
 
@@ -330,7 +330,7 @@ def json_values(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"a {type(value).__name__} is none")
+    raise TypeError(f"not a setting: {type(value).__name__}")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -341,7 +341,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
     absent = object()
     return "; ".join(
-        f"{key}: {shown(old, key)} there, {shown(new, key)} now"
+        f"{key}: stored {shown(old, key)}, given {shown(new, key)}"
         for key in sorted({*old, *new})
         if old.get(key, absent) != new.get(key, absent)
     )

@@ -99,10 +99,10 @@ class CertificationLog:
                 otherwise: a truncated number looks like any other.
 
         Raises:
-            ValueError: If it is no such log, a line does not agree with its
+            ValueError: If it is not such a log, a line does not agree with its
                 checksum, or a row breaks a rule of `CertificationLog`; names
                 the line and what is wrong.
-            OSError: If there is no such file.
+            OSError: If the file does not exist.
 
         Example:
 
@@ -116,16 +116,37 @@ class CertificationLog:
         """
         path = Path(path)
         columns, _ = file_format.parse(path, recover)
-        return cls._of(path, columns, read_settings(path))
+        return cls.from_columns(path, columns, read_settings(path))
 
     @classmethod
-    def _of(
+    def from_columns(
         cls,
         path: Path,
         columns: Mapping[str, np.ndarray],
         settings: Mapping[str, Any],
     ) -> "CertificationLog":
-        """Returns the log of the columns of a file."""
+        """Returns the log of the columns of a file.
+
+        Args:
+            path: Of the file; errors name it, and the log gets its name.
+            columns: Arrays by name, of one length.
+            settings: What is beside the file.
+
+        Raises:
+            ValueError: If a row breaks a rule; names the line.
+
+        Example:
+
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from rs_keras import CertificationLog
+        >>> from rs_keras.logs import file_format
+        >>> values = dict.fromkeys(file_format.COLUMNS, np.array([1]))
+        >>> path = Path("logs/mnist.tsv")
+        >>> log = CertificationLog.from_columns(path, values, {"sigma": 0.5})
+        >>> log.name, log.radius
+        ('mnist', array([1.]))
+        """
         if columns and FIRST in settings and CHECKSUM not in columns:
             raise ValueError(
                 f"{path}, line 1: must name the column {CHECKSUM}, as the "

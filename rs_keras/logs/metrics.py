@@ -275,7 +275,7 @@ def linf_log(
         image_shape: (H, W, C) of its images.
 
     Raises:
-        ValueError: If `image_shape` is none, or the log is in L-infinity.
+        ValueError: If `image_shape` is invalid, or the log is in L-infinity.
 
     Example:
 

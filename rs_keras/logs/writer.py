@@ -43,8 +43,8 @@ class LogWriter:
 
     Raises:
         ValueError: If there is a log of other settings (names each one that
-            differs) or without settings, a file that is no log, or a log with
-            an altered line.
+            differs) or without settings, a file that is not a log, or a log
+            with an altered line.
         OSError: If the file cannot be written, or another process writes it.
 
     Example:
@@ -105,7 +105,9 @@ class LogWriter:
         else:
             file_format.check_fresh(self.path, size, self._header)
             columns, size = {}, 0
-        self.previous = CertificationLog._of(self.path, columns, self.settings)
+        self.previous = CertificationLog.from_columns(
+            self.path, columns, self.settings
+        )
         # The settings before the header: a log without settings is refused.
         file_format.write_settings(self.path, self.settings)
         self._file.truncate(size)
@@ -116,7 +118,7 @@ class LogWriter:
         old = read_settings(self.path)
         if not old:
             raise ValueError(
-                f"{self.path} is there already, and no settings beside it "
+                f"{self.path} exists, and there are no settings beside it "
                 f"({file_format.settings_path(self.path)}): it cannot be "
                 "continued. Choose another name"
             )
@@ -130,7 +132,7 @@ class LogWriter:
         if header != self._header:
             raise ValueError(
                 f"{self.path} has other columns and cannot be continued: "
-                f"{' '.join(header)} there, {' '.join(self._header)} now"
+                f"stored {' '.join(header)}, given {' '.join(self._header)}"
             )
 
     def write(
@@ -240,12 +242,12 @@ def merge_files(
 
     Raises:
         ValueError: See `CertificationLog.merge`.
-        FileExistsError: If `out` is there already.
+        FileExistsError: If `out` exists.
         OSError: If a file cannot be read or written.
     """
     out = Path(out)
     if out.exists():
-        raise FileExistsError(f"{out} is there already: choose another name")
+        raise FileExistsError(f"{out} exists: choose another name")
     log = CertificationLog.merge(
         [CertificationLog.read(path) for path in paths], out.stem, examples
     )

@@ -35,8 +35,8 @@ def lenet(
         [B, num_classes].
 
     Raises:
-        ValueError: For a shape, a number of classes, a mean or a standard
-            deviation that is none.
+        ValueError: If a shape, number of classes, mean or standard deviation
+            is invalid.
 
     Example:
 

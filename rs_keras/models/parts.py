@@ -47,7 +47,7 @@ def image_input(
 
     Raises:
         ValueError: If only one of the two is given, if they have not one
-            finite value a channel, or if a `std` is not > 0.
+            finite value per channel, or if a `std` is not > 0.
     """
     images = keras.Input(shape, name="images")
     if mean is None and std is None:
@@ -61,7 +61,7 @@ def image_input(
     right = centre.shape == scale.shape == (shape[-1],)
     if not (right and np.isfinite(centre).all() and np.isfinite(scale).all()):
         raise ValueError(
-            "`mean` and `std` must hold one finite number a channel "
+            "`mean` and `std` must hold one finite number per channel "
             f"({shape[-1]}). Received: mean={mean}, std={std}"
         )
     if not (scale > 0).all():

@@ -7,7 +7,7 @@ import keras
 
 from rs_keras._checks import check_choice
 
-_FOLDER = Path(__file__).resolve().parent.parent / "data" / "pretrained"
+FOLDER = Path(__file__).resolve().parent.parent / "data" / "pretrained"
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Pretrained:
 
     @property
     def weights(self) -> Path:
-        return _FOLDER / f"{self.name}.keras"
+        return FOLDER / f"{self.name}.keras"
 
     @property
     def card(self) -> Path:
-        return _FOLDER / f"{self.name}.md"
+        return FOLDER / f"{self.name}.md"
 
 
 PRETRAINED: dict[str, Pretrained] = {

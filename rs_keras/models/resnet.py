@@ -41,8 +41,8 @@ def cifar_resnet(
         [B, num_classes].
 
     Raises:
-        ValueError: For another depth, or a shape, a number of classes, a mean
-            or a standard deviation that is none.
+        ValueError: If the depth is another one, or a shape, number of classes,
+            mean or standard deviation is invalid.
 
     Example:
 

@@ -89,7 +89,7 @@ def as_seeds(
     key: Key = None,
     noise: str = "float",
 ) -> np.ndarray:
-    """Returns one seed a row, int64 [count, 2].
+    """Returns one seed per row, int64 [count, 2].
 
     Args:
         seed: None (fresh entropy), an int (row i gets `fold_in(seed, i)`), an

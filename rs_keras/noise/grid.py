@@ -156,7 +156,7 @@ _ROOT = Decimal("2.50662827463100050241576528481104525300698674060993831663")
 
 
 def _alias_table(counts: list[int], bits: int) -> np.ndarray:
-    """Gives out 2**64 words in columns of equal size, two values a column.
+    """Gives out 2**64 words in columns of equal size, two values per column.
 
     Args:
         counts: counts[k] words for the values k and -k; they add up to 2**64.

@@ -204,7 +204,7 @@ def load_key(key: "Key" = None) -> SeedKey:
             whitespace at its ends does not count.
 
     Raises:
-        ValueError: If there is none, or it is too short.
+        ValueError: If there is no key, or it is too short.
         OSError: If the file cannot be read.
 
     Example:

@@ -179,8 +179,8 @@ class BallMemory:
         """Reads what `save` wrote; asks `certify` from then on.
 
         Raises:
-            ValueError: If the file is no such memory.
-            OSError: If there is no such file.
+            ValueError: If the file is not a ball memory.
+            OSError: If the file does not exist.
         """
         with open(path, "rb") as raw:
             try:

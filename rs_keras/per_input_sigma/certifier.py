@@ -28,10 +28,13 @@ _RADII = ("tolerance", "max_radius")
 class _AdjustableCertifier(Certifier):
     """A certifier whose sigma moves from image to image without retracing."""
 
+    # Other certifiers fix sigma, because their graphs hold its value.
+    _fixed = Certifier._fixed - {"sigma"}
+
     def __init__(self, model: Any, sigma: float, **arguments: Any) -> None:
         # Where the choice of sigma starts need not be a trainer's sigma.
         super().__init__(model, **arguments)
-        self.__dict__["sigma"] = sigma
+        self.sigma = sigma
         # One for the graphs of all image shapes: `at` must reach every one.
         self._variable = tf.Variable(
             self.sigma, dtype=tf.float64, trainable=False
@@ -49,8 +52,7 @@ class _AdjustableCertifier(Certifier):
 
     def at(self, sigma: float) -> Certifier:
         """Returns this certifier, now with another sigma."""
-        # Fixed in other certifiers, whose graphs hold it.
-        self.__dict__["sigma"] = float(sigma)
+        self.sigma = float(sigma)
         self._variable.assign(sigma)
         if self._table is not None:
             exact = grid_noise(self.sigma)
@@ -144,7 +146,7 @@ class DataDependentCertifier:
         """
         images = check_images(images)
         settings = self.settings(**certify_arguments)
-        seeds = self._certifier._seeds(seed, images)
+        seeds = self._certifier.seeds(seed, images)
         if sigma is None:
             chosen = self.optimizer(images, self.sigma0, seeds)
         else:

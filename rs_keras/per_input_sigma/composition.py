@@ -94,14 +94,14 @@ class Composition:
             alpha, **certify_arguments, image_shape=images.shape[1:]
         )
         classes = self._checked_classes(images.shape[1:])
-        seeds = self.router._seeds(seed, images)
+        seeds = self.router.seeds(seed, images)
         arguments = {**certify_arguments, "alpha": alpha / 2}
 
         def derived(rows: np.ndarray, use: int) -> np.ndarray:
             return np.stack([noise_lib.fold_in(row, use) for row in rows])
 
         route = self.router.certify(images, seed=derived(seeds, 0), **arguments)
-        # Sums of soft predictions are no whole numbers.
+        # Sums of soft predictions are not whole numbers.
         kind = route.counts.dtype
         joined = Certificate(
             label=np.full(len(images), ABSTAIN),

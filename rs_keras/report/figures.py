@@ -179,7 +179,8 @@ def equal_confidence_ratios(
         images: [B, H, W, C] in [0, 1].
         labels: Integers [B].
         adversarial: As `images`, such as from `adversarial_images`.
-        n: Votes a prediction, >= 1; the same noise for all ratios of an image.
+        n: Votes per prediction, >= 1; with the same noise for all ratios of an
+            image.
         points: Ratios 1 / points, 2 / points, ..., 1 are looked at, >= 1: a
             prediction that changes and changes back in between is not seen.
         halvings: Of the first such interval, >= 0: the result is at most
@@ -301,7 +302,7 @@ def plot_interpolation(
     check_count("points", points, 2)
     figure = plots.new_figure(path, width=7.2, height=5.2)
     ratios = np.linspace(0, 1, points)
-    shares = confidences(certifier, pair[:1], pair[1:], ratios, n, seed)
+    shares = confidences(certifier, pair[:1], pair[1:], ratios, n=n, seed=seed)
     if not 0 <= label < shares.shape[-1]:
         raise ValueError(
             f"`label` must be in [0, {shares.shape[-1]}). Received: {label}"
@@ -326,18 +327,18 @@ def _noisy(
 
 def _pictures(figure: Any, pictures: Sequence[np.ndarray], *names: str) -> None:
     axes = figure.subplots(1, len(pictures), squeeze=False)[0]
-    for i, (place, picture) in enumerate(zip(axes, pictures, strict=True)):
+    for i, (axis, picture) in enumerate(zip(axes, pictures, strict=True)):
         # Noise leaves the range that can be shown.
         shown = np.clip(picture, 0, 1)
         grey = shown.shape[-1] == 1
-        place.imshow(
+        axis.imshow(
             shown[..., 0] if grey else shown,
             cmap="gray" if grey else None,
             vmin=0,
             vmax=1,
         )
-        place.set_title(names[i % len(names)], fontsize="small")
-        place.set_axis_off()
+        axis.set_title(names[i % len(names)], fontsize="small")
+        axis.set_axis_off()
 
 
 def _curves(
@@ -448,7 +449,7 @@ def _checked(images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     labels = np.asarray(labels, np.int64)
     if labels.shape != images.shape[:1]:
         raise ValueError(
-            f"`labels` must have shape [{len(images)}], one an image. "
+            f"`labels` must have shape [{len(images)}], one per image. "
             f"Received: shape={list(labels.shape)}"
         )
     return images, labels

@@ -137,7 +137,7 @@ def report_page(
         "summary": escape(sections.summary(logs)),
         "table": sections.certified(logs, radii),
         "comparison": sections.comparison(logs),
-        "verdicts": sections.verdicts(logs),
+        "outcomes": sections.outcomes(logs),
         "gallery_note": sections.gallery_note(logs, thumbnails, note),
         "settings": sections.settings(logs),
         "guarantee": sections.guarantees(logs),
@@ -207,12 +207,12 @@ def _columns(log: CertificationLog) -> Mapping[str, Any]:
         "idx": log.idx.tolist(),
         "label": log.label.tolist(),
         "predict": log.predict.tolist(),
-        "radius": _millionths(log.radius).tolist(),
+        "radius": millionths(log.radius).tolist(),
         "correct": log.correct.astype(int).tolist(),
     }
 
 
-def _millionths(radius: np.ndarray) -> np.ndarray:
+def millionths(radius: np.ndarray) -> np.ndarray:
     """Returns radii in millionths: exact for those with six decimals, else
     rounded down."""
     nearest = np.rint(radius * _UNIT)

@@ -156,7 +156,7 @@
   // ---- gallery ---------------------------------------------------------
   const named = (label) =>
     (data.classes && data.classes[label]) || `class ${label}`;
-  const verdict = (log, i) => {
+  const outcome = (log, i) => {
     if (log.predict[i] < 0) return "abstained";
     if (log.label[i] < 0) return "unjudged";
     return log.correct[i] ? "right" : "wrong";
@@ -182,12 +182,12 @@
     return canvas;
   };
   const card = (log, i) => {
-    const kind = verdict(log, i);
+    const kind = outcome(log, i);
     const node = make("li", undefined, `card ${kind}`);
     const image = picture(log, i);
     if (image) node.append(image);
     const text = make("div", undefined, "text");
-    text.append(make("span", words[kind], "verdict"));
+    text.append(make("span", words[kind], "outcome"));
     text.append(make("b", kind === "abstained"
       ? "no radius" : `radius ${shown(log.radius[i])}`));
     if (kind !== "abstained") {
@@ -219,11 +219,11 @@
   };
   const filter = () => {
     const log = logs[+get("filter-log").value];
-    const kind = new FormData(get("filters")).get("verdict");
+    const kind = new FormData(get("filters")).get("outcome");
     const least = Math.round((+get("filter-radius").value || 0) * UNIT);
     const label = get("filter-label").value;
     chosen = [...log.idx.keys()].filter((i) =>
-      (kind === "all" || verdict(log, i) === kind) &&
+      (kind === "all" || outcome(log, i) === kind) &&
       log.radius[i] >= least &&
       (label === "" || log.label[i] === +label));
     chosen.sort(orders[get("filter-order").value](log));

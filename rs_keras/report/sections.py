@@ -133,7 +133,7 @@ def comparison(logs: Sequence[CertificationLog]) -> str:
     ) + _scroll("Comparison", _table(header, rows))
 
 
-def verdicts(logs: Sequence[CertificationLog]) -> str:
+def outcomes(logs: Sequence[CertificationLog]) -> str:
     """How many examples of each log are right, wrong and abstained."""
     kinds = ("right", "wrong", "abstained")
     heads = _heads(["log"]) + "".join(
@@ -157,7 +157,7 @@ def verdicts(logs: Sequence[CertificationLog]) -> str:
             f'<td class="wide">{_bar(counts, len(log))}</td></tr>'
         )
     heads += '<th class="wide"><span class="hidden">bar</span></th>'
-    return _scroll("Verdicts", _grid("verdicts", heads, rows))
+    return _scroll("Outcomes", _grid("outcomes", heads, rows))
 
 
 def _bar(counts: dict[str, int], total: int) -> str:

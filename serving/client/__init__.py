@@ -24,6 +24,6 @@ if TYPE_CHECKING:
     from rs_keras.serving.client.certification_client import (
         CertificationClient as CertificationClient,
     )
-    from rs_keras.serving.client.channels import ClientTLS as ClientTLS
+    from rs_keras.serving.tls import ClientTLS as ClientTLS
 
 __all__, __getattr__, __dir__ = attach(__name__)

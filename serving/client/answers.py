@@ -13,8 +13,8 @@ import numpy as np
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.spec import CertifySpec
-from rs_keras.certification.voting import decide_label
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import decide_label
+from rs_keras.certification.votes_to_results import vote_certificate
 from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.errors import WrongAnswer
 
@@ -48,7 +48,7 @@ def certificate(
         label=label.numpy(),
         radius=radius.numpy(),
         p_lower=p_lower.numpy(),
-        settings=model.named(spec.settings(model.smoothing)),
+        settings=model.with_model_name(spec.settings(model.smoothing)),
         **votes,
     )
 
@@ -80,8 +80,8 @@ def sampled(asked: Sequence[int], server: str, outputs: Outputs) -> np.ndarray:
     if (drawn == 0).any():
         row = drawn.tolist().index(0)
         raise WrongAnswer(
-            f"{server} refuses image {row} of a request that was checked here: "
-            "client and export do not agree about what an image is",
+            f"{server} rejects image {row} of a request that this client has "
+            "checked: client and export disagree about which images are valid",
             server=server,
         )
     for n, wanted in zip(drawn.tolist(), asked, strict=True):

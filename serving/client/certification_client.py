@@ -18,13 +18,16 @@ from rs_keras.certification.spec import CertifySpec
 from rs_keras.noise.keyed_seeds import Seed
 from rs_keras.serving.client import discovery
 from rs_keras.serving.client import procedures
-from rs_keras.serving.client.channels import ClientTLS
 from rs_keras.serving.client.fleet import Fleet
 from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.client.tasks import Progress
+from rs_keras.serving.errors import ServingError
+from rs_keras.serving.tls import ClientTLS
 
 _Result = TypeVar("_Result")
+# A call fails if the version is replaced more often than this.
+_MOST_RESTARTS = 3
 # Arguments of `certify` that select the settings of the export; the others are
 # None.
 _AS_EXPORTED = {"bound": CertifySpec.bound, "beta": CertifySpec.beta}
@@ -63,7 +66,7 @@ class CertificationClient:
         timeout: Seconds that one request may take, > 0. The deadline also
             ends the server's work.
         retries: How often a server that failed is tried again in one call.
-        in_flight: Requests a server that are under way at a time.
+        in_flight: Requests per server that run at the same time.
         tls: A `ClientTLS` for encrypted connections; True for the system's
             certificates.
         audit: Share of the chunks, in [0, 1], that another server repeats.
@@ -151,9 +154,28 @@ class CertificationClient:
         return self._only_call or Call(self._fleet)
 
     def _run(self, attempt: Callable[[Call, ServedModel], _Result]) -> _Result:
-        """Calls `attempt` with the model that is served; see `discovery`."""
+        """Calls `attempt` with the model; retries if its version was unloaded.
+
+        Raises:
+            ServingError: If no server serves the model, or its versions change
+                too often.
+        """
+        replaced = ""
         with self._call() as call:
-            return discovery.with_served_model(call, attempt)
+            for _ in range(_MOST_RESTARTS + 1):
+                model = discovery.served_model(call)
+                try:
+                    return attempt(call, model)
+                except discovery.VersionUnavailable as error:
+                    replaced = str(error) or replaced
+                    discovery.forget(call, model, replaced)
+            raise ServingError(
+                f"the versions of model {model.name!r} change too often: all "
+                "servers unloaded the requested version "
+                f"{_MOST_RESTARTS + 1} times during this call, last version "
+                f"{model.version}. Retry after the roll-out has finished. "
+                f"{replaced}".rstrip()
+            )
 
     @property
     def model(self) -> ServedModel:
@@ -295,18 +317,18 @@ class CertificationClient:
             n0: Draws that select the class; None is as exported, here and
                 below.
             n: Draws that bound its probability; more than the server makes at
-                once is no matter.
+                once does not matter.
             alpha: Probability of a certificate that is not true, for each
                 image, in (0, 1).
             bound: "clopper_pearson": servers count votes.
             beta: Of soft bounds, which are not served.
             runner_up: Whether to bound the second class, too; see
                 `Certifier.certify`.
-            tolerance: Radius that an image may lose for fewer draws; see
+            tolerance: Radius to give up per image to use fewer draws; see
                 `Certifier.certify`.
             max_radius: Radii above it are given as it is.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
-            chunk: Draws a request; None takes about a second's.
+            chunk: Draws per request; None takes about a second's.
             progress: Is called with (draws made, draws in all) after each
                 request.
 

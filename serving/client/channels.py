@@ -1,16 +1,14 @@
-"""Server addresses, DNS resolution, gRPC channels and client TLS."""
+"""Server addresses, DNS resolution, gRPC channels and failed TLS handshakes."""
 
 import socket
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
 from rs_keras.serving.errors import ServingError
-from rs_keras.serving.tls import PathLike
-from rs_keras.serving.tls import load
+from rs_keras.serving.tls import ClientTLS
 
 _OPTIONS = (
     # Batches of images exceed the default of 4 MB. No valid response is
@@ -34,71 +32,6 @@ _NOT_YET_VALID = 9
 _EXPIRED = 10
 _UNKNOWN_ISSUER = (18, 19, 20, 21)
 _WRONG_NAME = (62, 64)
-
-
-@dataclass(frozen=True)
-class ClientTLS:
-    """The TLS settings of a client.
-
-    Args:
-        ca: Certificates to check servers against (PEM); the system's by
-            default.
-        certificate: The client's own certificate, for servers that want one
-            (mutual TLS; PEM).
-        key: Its private key (PEM, not encrypted).
-        server_name: The name that the servers' certificates are for, where it
-            is another than the one in the address.
-
-    Raises:
-        OSError: If a file cannot be read.
-        ValueError: If a file is not what it should be, or only one of
-            `certificate` and `key` is given.
-
-    Example:
-
-    >>> from rs_keras.serving import ClientTLS
-    >>> tls = ClientTLS(ca="ca.crt", server_name="certifier.example")
-    >>> tls.context().cert_store_stats()["x509_ca"]
-    1
-    >>> type(tls.credentials()).__name__
-    'ChannelCredentials'
-    """
-
-    ca: PathLike | None = None
-    certificate: PathLike | None = None
-    key: PathLike | None = None
-    server_name: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError(
-                "`certificate` and `key` need each other. Received: "
-                f"certificate={self.certificate!r}, key={self.key!r}"
-            )
-        self.context()
-
-    def context(self) -> ssl.SSLContext:
-        """The same checks in Python's ssl module, for better error messages."""
-        if self.ca is None:
-            context = ssl.create_default_context()
-        else:
-            # The default context would trust the system's issuers as well.
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        load(context, self.certificate, self.key, self.ca)
-        context.set_alpn_protocols(["h2"])
-        return context
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """Returns the credentials for `grpc.secure_channel`."""
-
-        def content(path: PathLike | None) -> bytes | None:
-            return None if path is None else Path(path).read_bytes()
-
-        # By default gRPC uses a bundled list of CAs, not the system's.
-        ca = self.ca or ssl.get_default_verify_paths().cafile
-        return grpc.ssl_channel_credentials(
-            content(ca), content(self.key), content(self.certificate)
-        )
 
 
 @dataclass(frozen=True)

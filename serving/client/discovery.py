@@ -2,8 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TypeVar
 
 import grpc
 import numpy as np
@@ -33,40 +31,14 @@ _LONGEST_PAUSE = 2.0
 # Seconds between two attempts of `wait_ready`.
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
-# A call fails if the version is replaced more often than this.
-_MOST_RESTARTS = 3
 
 _States = get_model_status_pb2.ModelVersionStatus.State
 # The reasons for leaving servers out; a `WrongAnswer` for broken servers.
 _Failed = dict[Server, str | ServingError]
-_Result = TypeVar("_Result")
 
 
-class VersionGone(Exception):
+class VersionUnavailable(Exception):
     """No server has the version any more; the text is a server's message."""
-
-
-def with_served_model(
-    call: Call, attempt: Callable[[Call, ServedModel], _Result]
-) -> _Result:
-    """Calls `attempt` with the model; retries if the version was unloaded.
-
-    Raises:
-        ServingError: If no server serves the model, or versions come and go.
-    """
-    replaced = ""
-    for _ in range(_MOST_RESTARTS + 1):
-        model = served_model(call)
-        try:
-            return attempt(call, model)
-        except VersionGone as gone:
-            replaced = str(gone) or replaced
-            forget(call, model, replaced)
-    raise ServingError(
-        f"the versions of model {model.name!r} come and go: one was unloaded "
-        f"everywhere {_MOST_RESTARTS + 1} times while this call ran, the last "
-        f"was {model.version}. Let the roll-out end first. {replaced}".rstrip()
-    )
 
 
 def forget(call: Call, model: ServedModel, replaced: str) -> None:
@@ -127,7 +99,7 @@ def wait_ready(call: Call, timeout: float) -> ServedModel:
 def describe(call: Call, server: Server, version: int) -> Request:
     """Requests the description of a version from a server."""
     message = wire.request(
-        wire.Asked(call.fleet.model_name, version, signature.DESCRIBE),
+        wire.RequestSpec(call.fleet.model_name, version, signature.DESCRIBE),
         {"query": np.zeros(1, np.int64)},
     )
     return call.send(server, server.predict, message, _short(call.fleet))
@@ -143,12 +115,12 @@ def read_description(call: Call, request: Request, version: int) -> ServedModel:
     if not request.ok:
         raise request.refusal("`describe`")
     name, label = call.fleet.model_name, request.server.label
-    asked = wire.Asked(name, version, signature.DESCRIBE)
-    outputs = wire.outputs(request.response, asked, label, rows=1)
+    spec = wire.RequestSpec(name, version, signature.DESCRIBE)
+    outputs = wire.outputs(request.response, spec, label, rows=1)
     return read(name, version, outputs["metadata_json"][0], label)
 
 
-def log_left_out(
+def log_excluded(
     server: Server, why: str | ServingError, **facts: object
 ) -> None:
     """Logs that a server is left out, as an error if it is broken."""
@@ -185,7 +157,7 @@ def _discover(call: Call, attempts: int) -> ServedModel:
         for server in fleet.servers:
             if not server.ready:
                 why = failed.get(server, f"it serves {available.get(server)}")
-                log_left_out(server, why, version=version)
+                log_excluded(server, why, version=version)
         return model
     raise ServingError(
         "no server answers: "

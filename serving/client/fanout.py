@@ -29,7 +29,7 @@ from rs_keras.serving import wire
 from rs_keras.serving.client import discovery
 from rs_keras.serving.client.audit import Audits
 from rs_keras.serving.client.audit import Repeat
-from rs_keras.serving.client.discovery import VersionGone
+from rs_keras.serving.client.discovery import VersionUnavailable
 from rs_keras.serving.client.fleet import Server
 from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.requests import Request
@@ -56,7 +56,7 @@ class FanOut:
         call: Sends the requests.
         tasks: The tasks.
         chunk: Draws per task; None adapts.
-        again: Whether the tasks may be restarted.
+        restartable: Whether the tasks may be restarted.
 
     Raises:
         ValueError: If `chunk` is out of its range.
@@ -67,14 +67,14 @@ class FanOut:
         call: Call,
         tasks: Tasks,
         chunk: int | None = None,
-        again: bool = True,
+        restartable: bool = True,
     ) -> None:
         self._call = call
         self._fleet = call.fleet
         self._tasks = tasks
         self._model = tasks.model
         self._chunk = None if chunk is None else check_count("chunk", chunk)
-        self._again = again
+        self._restartable = restartable
         # A server's message if the version number has another export now.
         self._replaced = ""
 
@@ -82,7 +82,7 @@ class FanOut:
         """Yields jobs as they finish.
 
         Raises:
-            VersionGone: If no server has the version any more.
+            VersionUnavailable: If no server has the version any more.
             ServingError: If the servers fail, or differ.
         """
         while True:
@@ -101,7 +101,7 @@ class FanOut:
         self._audits = Audits(share, self._model.metadata["dtype"])
         self._states = {
             server: ServerState(
-                server, self._fleet.retries, self._call.left_out.get(server)
+                server, self._fleet.retries, self._call.excluded.get(server)
             )
             for server in servers
         }
@@ -115,8 +115,8 @@ class FanOut:
         self._assign(now)
         states = self._states.values()
         if not self._call.under_way and not any(one.usable for one in states):
-            if any(state.gone for state in states):
-                raise VersionGone(self._replaced)
+            if any(state.lacks_version for state in states):
+                raise VersionUnavailable(self._replaced)
             raise self._nobody_left()
         request = self._call.next(self._patience(now))
         return [] if request is None else self._handle(request)
@@ -205,18 +205,18 @@ class FanOut:
 
     def _send(self, state: ServerState, task: Task) -> None:
         state.in_flight += 1
-        state.server.asked += 1
+        state.server.num_requests += 1
         task.copies += 1
         self._call.send(
             state.server,
             state.server.predict,
-            wire.request(self._asked(task.signature), task.inputs),
+            wire.request(self._request_spec(task.signature), task.inputs),
             state.deadline(task, self._fleet.timeout),
             task,
         )
 
-    def _asked(self, name: str) -> wire.Asked:
-        return wire.Asked(self._model.name, self._model.version, name)
+    def _request_spec(self, name: str) -> wire.RequestSpec:
+        return wire.RequestSpec(self._model.name, self._model.version, name)
 
     # -- receiving -------------------------------------------------------------
 
@@ -224,18 +224,18 @@ class FanOut:
         state, task = self._states[request.server], request.task
         if task is None:
             state.probing = False
-            if not state.left_out:
+            if not state.excluded:
                 self._described(request, state)
             return []
         state.in_flight -= 1
         task.copies -= 1
         if task.answer is not None:
             return []
-        if request.ok and not state.left_out:
+        if request.ok and not state.excluded:
             finished = self._answered(request, state)
             if finished is not None:
                 return finished
-        elif not state.left_out:
+        elif not state.excluded:
             self._failed(request, state)
         # Back into the queue, unless another request for it is running.
         if not task.copies and not isinstance(task, Repeat):
@@ -251,7 +251,7 @@ class FanOut:
         try:
             outputs = wire.outputs(
                 request.response,
-                self._asked(task.signature),
+                self._request_spec(task.signature),
                 server.label,
                 rows=task.rows,
                 num_classes=self._model.num_classes,
@@ -262,7 +262,7 @@ class FanOut:
             self._lost(state, str(error), replaced=True)
             return None
         except errors.WrongAnswer as error:
-            self._leave_out(state, error)
+            self._exclude(state, error)
             return None
         state.answered(task, request.ended - request.begun)
         if isinstance(task, Repeat):
@@ -278,9 +278,9 @@ class FanOut:
     def _audited(self, outvoted: dict[Server, errors.WrongAnswer]) -> None:
         """Leaves out the servers that an audit outvoted."""
         for server, error in outvoted.items():
-            self._leave_out(self._states[server], error)
+            self._exclude(self._states[server], error)
         for server, error in outvoted.items():
-            if server in self._counted and not self._again:
+            if server in self._counted and not self._restartable:
                 raise errors.ServingError(
                     f"{error}. Some of what was finished before may rest on "
                     f"votes that {server.label} counted: start again without "
@@ -299,7 +299,7 @@ class FanOut:
         try:
             model = discovery.read_description(self._call, request, version)
         except errors.WrongAnswer as error:
-            self._leave_out(state, error)
+            self._exclude(state, error)
             return
         differing = self._model.differences(model)
         if differing:
@@ -323,9 +323,9 @@ class FanOut:
         whole = task is not None and not task.pieces and not audit
         if kind is errors.Kind.FINAL or (slow and whole):
             name = task.signature if task else signature.DESCRIBE
-            self._leave_out(state, request.refusal(f"`{name}`"))
+            self._exclude(state, request.refusal(f"`{name}`"))
             return
-        if kind is errors.Kind.GONE:
+        if kind is errors.Kind.VERSION_UNAVAILABLE:
             self._lost(state, request.failure)
             return
         state.failed(request.failure)
@@ -335,12 +335,10 @@ class FanOut:
             state.server.ready = False
         event(logging.WARNING, "request_failed", what=state.failure)
 
-    def _leave_out(
-        self, state: ServerState, error: errors.ServingError
-    ) -> None:
+    def _exclude(self, state: ServerState, error: errors.ServingError) -> None:
         """Leaves a server out of this call."""
-        state.left_out = self._call.left_out[state.server] = error
-        discovery.log_left_out(state.server, error)
+        state.excluded = self._call.excluded[state.server] = error
+        discovery.log_excluded(state.server, error)
         for request in self._call.under_way:
             if request.server is state.server:
                 request.cancel()
@@ -370,18 +368,18 @@ class FanOut:
 
     def _nobody_left(self) -> errors.ServingError:
         states = self._states.values()
-        left_out = [state.left_out for state in states if state.left_out]
-        if left_out and len(states) == 1:
-            return left_out[0]
+        excluded = [state.excluded for state in states if state.excluded]
+        if excluded and len(states) == 1:
+            return excluded[0]
         often = f"each failed {self._fleet.retries + 1} times in a row. "
-        reasons = [str(state.left_out or state.failure) for state in states]
+        reasons = [str(state.excluded or state.failure) for state in states]
         return errors.ServingError(
-            f"no server is left: {'' if left_out else often}"
+            f"no server is left: {'' if excluded else often}"
             f"{'; '.join(filter(None, reasons))}",
-            left_out[0].code if left_out else None,
+            excluded[0].code if excluded else None,
         )
 
 
 def _load(state: ServerState) -> tuple[int, int]:
     """The sort key of servers: running requests, then all requests."""
-    return state.in_flight, state.server.asked
+    return state.in_flight, state.server.num_requests

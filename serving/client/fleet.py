@@ -12,9 +12,9 @@ from rs_keras._checks import check_count
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
 from rs_keras.serving.client import channels
-from rs_keras.serving.client.channels import ClientTLS
 from rs_keras.serving.client.channels import Endpoint
 from rs_keras.serving.client.served_model import ServedModel
+from rs_keras.serving.tls import ClientTLS
 
 _DISCONNECTED = (
     grpc.ChannelConnectivity.IDLE,
@@ -29,7 +29,7 @@ class Server:
     Attributes:
         label: Its name in messages.
         ready: Whether it serves the model and answers.
-        asked: Number of requests sent, for balancing.
+        num_requests: Number of requests sent, for balancing.
         rate: Draws per second of one request; None before the first.
         closed: Whether the connection was closed.
     """
@@ -38,7 +38,7 @@ class Server:
         self.endpoint = endpoint
         self.label = endpoint.label
         self.ready = False
-        self.asked = 0
+        self.num_requests = 0
         self.rate: float | None = None
         self.closed = False
         self._channel = channels.open_channel(endpoint, tls)

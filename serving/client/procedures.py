@@ -20,7 +20,7 @@ from rs_keras._checks import check_feasible
 from rs_keras._checks import check_probability
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
-from rs_keras.certification.sample_size import planned
+from rs_keras.certification.sample_size import sample_sizes
 from rs_keras.certification.sequential import decision
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import DecideSpec
@@ -111,10 +111,10 @@ class Procedure(ABC):
         tasks = Tasks(self.model, self._jobs(examples))
         with call:
             try:
-                for job in FanOut(call, tasks, chunk, again=False).run():
+                for job in FanOut(call, tasks, chunk, restartable=False).run():
                     yield job.key, self.result([job])
-            except discovery.VersionGone as gone:
-                discovery.forget(call, self.model, str(gone))
+            except discovery.VersionUnavailable as error:
+                discovery.forget(call, self.model, str(error))
                 newer = discovery.served_model(call)
                 raise ServingError(
                     f"version {self.model.version} of model "
@@ -123,7 +123,7 @@ class Procedure(ABC):
                     f"certified with it; version {newer.version} is served "
                     "now. What was answered is about the former; start again "
                     "for the latter"
-                ) from gone
+                ) from error
 
     def _ask_one(self, call: Call, name: str, images: Any, read: Any) -> Any:
         """Lets one server run the procedure, with the server's seed."""
@@ -174,8 +174,10 @@ class Predict(Sample):
     def __init__(
         self, model: ServedModel, n: int | None, alpha: float | None
     ) -> None:
-        self.alpha = check_probability("alpha", model.baked("alpha", alpha))
-        super().__init__(model, model.baked("predict_n", n))
+        self.alpha = check_probability(
+            "alpha", model.or_default("alpha", alpha)
+        )
+        super().__init__(model, model.or_default("predict_n", n))
         smallest = bounds.minimum_n(self.alpha, "predict")
         check_feasible("n", self.n, self.alpha, smallest)
 
@@ -215,7 +217,7 @@ class Certify(Procedure):
             selection, counts = yield [Range(0, n0), Range(n0, n)]
             return selection, counts, n
         (selection,) = yield [Range(0, n0)]
-        n = int(planned(selection[None], self.spec, self.model.sigma)[0])
+        n = int(sample_sizes(selection[None], self.spec, self.model.sigma)[0])
         (counts,) = yield [Range(n0, n)]
         return selection, counts, n
 
@@ -256,7 +258,7 @@ class Decide(Procedure):
             name: np.concatenate([job.result[name] for job in jobs])
             for name in jobs[0].result
         }
-        settings = self.model.named(self.settings)
+        settings = self.model.with_model_name(self.settings)
         return decision.Decision(**fields, seed=_seeds(jobs), settings=settings)
 
 

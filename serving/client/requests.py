@@ -118,13 +118,13 @@ class Call:
 
     Attributes:
         under_way: Running requests.
-        left_out: Servers that get no more requests, with the errors.
+        excluded: Servers that get no more requests, with the errors.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.under_way: set[Request] = set()
-        self.left_out: dict[Server, ServingError] = {}
+        self.excluded: dict[Server, ServingError] = {}
         self._ended: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._stopped = False
 

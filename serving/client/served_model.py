@@ -17,7 +17,7 @@ from rs_keras.certification.spec import DecideSpec
 from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.export import metadata as metadata_lib
 from rs_keras.noise.draws import POSITION_BITS
-from rs_keras.serving.client import description
+from rs_keras.serving.client import metadata_check
 from rs_keras.serving.errors import WrongAnswer
 
 
@@ -42,7 +42,7 @@ class ServedModel:
     >>> model = ServedModel("mnist", 1, facts)
     >>> model.input_shape, model.image_shape, model.num_classes, model.sigma
     ((None, 28, 28, 1), (28, 28, 1), 10, 0.5)
-    >>> model.fingerprint, model.max_n, model.baked("n", None)
+    >>> model.fingerprint, model.max_n, model.or_default("n", None)
     ('abc', 1000000, 10000)
     >>> model.identity == ServedModel("digits", 2, facts).identity
     True
@@ -50,7 +50,7 @@ class ServedModel:
     (1000, 0.0)
     >>> model.certify_spec(n=1_000).n0, model.decide_spec([0.5, 0.25]).radii
     (100, (0.25, 0.5))
-    >>> model.named({"n": 1_000})
+    >>> model.with_model_name({"n": 1_000})
     {'n': 1000, 'model': 'mnist', 'version': 1}
     >>> model.images([[[[0.5]] * 28] * 28]).dtype
     dtype('float32')
@@ -136,7 +136,7 @@ class ServedModel:
         bound = arguments.get("bound", self.metadata["bound"])
         check_choice("bound", bound, [self.metadata["bound"]])
         for name in ("n0", "n", "alpha", "runner_up"):
-            arguments[name] = self.baked(name, arguments.get(name))
+            arguments[name] = self.or_default(name, arguments.get(name))
         spec = CertifySpec(**arguments)
         spec.check(self.smoothing)
         self.check_range("n", spec.n0, spec.n)
@@ -151,7 +151,7 @@ class ServedModel:
             ValueError: If an argument is out of its range.
         """
         for name in ("alpha", "runner_up", "n0"):
-            arguments[name] = self.baked(name, arguments.get(name))
+            arguments[name] = self.or_default(name, arguments.get(name))
         spec = DecideSpec(radius, **arguments)
         spec.check(self.smoothing)
         self.check_range("n_max", 0, spec.n_max)
@@ -164,11 +164,11 @@ class ServedModel:
         """
         return self.certify_spec(**arguments).settings(self.smoothing)
 
-    def named(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def with_model_name(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the settings with the name and version of the model."""
         return {**settings, "model": self.name, "version": self.version}
 
-    def baked(self, name: str, given: Any) -> Any:
+    def or_default(self, name: str, given: Any) -> Any:
         """Returns the given value, by default that of the export."""
         return self.metadata[name] if given is None else given
 
@@ -225,7 +225,7 @@ def read(name: str, version: int, text: bytes, server: str) -> ServedModel:
             server=server,
         )
     try:
-        description.check(metadata)
+        metadata_check.check(metadata)
     except ValueError as error:
         raise WrongAnswer(
             f"{server} does not describe an export of rs-keras: {error}",

@@ -30,12 +30,12 @@ class ServerState:
     Attributes:
         server: The server.
         retries: Maximum number of consecutive failures.
-        left_out: The error for which the server is left out of the call; None
+        excluded: The error for which the server is left out of the call; None
             while it is used.
         in_flight: Number of running requests.
         failures: Number of consecutive failures.
         paused_until: Time before which nothing is sent.
-        gone: Whether the server lost the version.
+        lacks_version: Whether the server lost the version.
         audits: Whether the server is fast enough to make audits.
         probing: Whether a description has been requested.
         limit: Maximum number of draws per task, after a timeout.
@@ -44,11 +44,11 @@ class ServerState:
 
     server: Server
     retries: int
-    left_out: ServingError | None = None
+    excluded: ServingError | None = None
     in_flight: int = 0
     failures: int = 0
     paused_until: float = 0.0
-    gone: bool = False
+    lacks_version: bool = False
     audits: bool = True
     probing: bool = False
     limit: int | None = None
@@ -57,7 +57,7 @@ class ServerState:
     @property
     def usable(self) -> bool:
         """Whether the server can still be used in this call."""
-        available = not self.gone and self.left_out is None
+        available = not self.lacks_version and self.excluded is None
         return available and self.failures <= self.retries
 
     def has_room(self, now: float, in_flight: int) -> bool:
@@ -124,5 +124,5 @@ class ServerState:
     def lost(self, failure: str) -> None:
         """Records that the server no longer has the version."""
         self.failure = failure or self.failure
-        self.gone = True
+        self.lacks_version = True
         self.server.ready = False

@@ -18,7 +18,7 @@ from rs_keras.certification.certificate import confidence_of
 from rs_keras.certification.certificate import rounded_down
 from rs_keras.certification.certifier import Certifier
 from rs_keras.certification.spec import CertifySpec
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import vote_certificate
 from rs_keras.noise.draws import fresh_seeds
 from rs_keras.serving.client.certification_client import CertificationClient
 from rs_keras.serving.demo.perturbations import ATTACK_DISTANCES
@@ -260,7 +260,7 @@ def from_base64(text: Any, shape: Sequence[int]) -> np.ndarray:
     """Reads an image that the page has written: float32 of `shape`.
 
     Raises:
-        ValueError: If `text` is no such text, or of another size.
+        ValueError: If `text` is not such a text, or the image has another size.
     """
     try:
         raw = base64.b64decode(text, validate=True)

@@ -50,7 +50,7 @@ _HEADERS = {
 }
 # API requests at a time; while the last one ends, a new one waits for a while.
 _MAX_REQUESTS = 4
-_MAX_WAIT = 2.0
+MAX_WAIT = 2.0
 # A browser that sends or reads slower than this loses its connection.
 _HTTP_TIMEOUT = 30
 
@@ -121,7 +121,7 @@ class WebServer(HTTPServer):
         # All slots are free once the running responses have ended, which they
         # do at their next line; connections without a request may stay.
         for _ in range(_MAX_REQUESTS):
-            self.slots.acquire(timeout=_MAX_WAIT)
+            self.slots.acquire(timeout=MAX_WAIT)
 
 
 class _Handler(HTTPHandler):
@@ -161,7 +161,7 @@ class _Handler(HTTPHandler):
         endpoint = self._at(self.path, self.server.endpoints)
         self._check_origin()
         body = self._body()
-        if not self.server.slots.acquire(timeout=_MAX_WAIT):
+        if not self.server.slots.acquire(timeout=MAX_WAIT):
             raise Refusal(
                 503,
                 "The server is busy with other images. Try again in a moment.",

@@ -17,7 +17,7 @@ def check_port(name: str, port: Any) -> int:
     """Returns the number of a port, 0 for any free one.
 
     Raises:
-        ValueError: If it is no such number.
+        ValueError: If it is not such a number.
     """
     if check_count(name, port, 0) > _LARGEST_PORT:
         raise ValueError(

@@ -25,13 +25,13 @@ from rs_keras.serving.event_log import LOGGER
 from rs_keras.serving.event_log import event
 from rs_keras.serving.server import addresses
 from rs_keras.serving.server import model_config
+from rs_keras.serving.server.grpc_errors import StatusError
 from rs_keras.serving.server.manager import ModelManager
 from rs_keras.serving.server.metrics import Metrics
 from rs_keras.serving.server.metrics import MetricsEndpoint
 from rs_keras.serving.server.model_config import Versions
 from rs_keras.serving.server.services import ModelService
 from rs_keras.serving.server.services import PredictionService
-from rs_keras.serving.server.status import StatusError
 from rs_keras.serving.tls import TLS
 from rs_keras.serving.tls import PathLike
 

@@ -12,10 +12,10 @@ from typing import Any
 from rs_keras.serving.event_log import event
 from rs_keras.serving.server import metrics as names
 from rs_keras.serving.server import model_config
+from rs_keras.serving.server.grpc_errors import StatusError
+from rs_keras.serving.server.grpc_errors import invalid
 from rs_keras.serving.server.metrics import Metrics
 from rs_keras.serving.server.runtime import SessionModel
-from rs_keras.serving.server.status import StatusError
-from rs_keras.serving.server.status import invalid
 from rs_keras.serving.server.versions import State
 from rs_keras.serving.server.versions import Version
 from rs_keras.serving.server.versions import wanted_versions

@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
-from rs_keras.serving.server.status import invalid
+from rs_keras.serving.server.grpc_errors import invalid
 
 PLATFORM = "tensorflow"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
@@ -71,7 +71,7 @@ def single(
         The `ModelServerConfig`.
 
     Raises:
-        ValueError: If an argument is none of the above.
+        ValueError: If an argument is invalid.
 
     Example:
 

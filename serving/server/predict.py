@@ -13,9 +13,9 @@ from tensorflow_serving.apis import predict_pb2
 
 from rs_keras.export.signature import DEFAULT
 from rs_keras.serving import tensors
+from rs_keras.serving.server.grpc_errors import StatusError
+from rs_keras.serving.server.grpc_errors import invalid
 from rs_keras.serving.server.runtime import SessionModel
-from rs_keras.serving.server.status import StatusError
-from rs_keras.serving.server.status import invalid
 
 
 class SessionCall(NamedTuple):

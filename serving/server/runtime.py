@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from rs_keras import _compat
-from rs_keras.serving.server.status import StatusError
-from rs_keras.serving.server.status import from_tensorflow
-from rs_keras.serving.server.status import invalid
+from rs_keras.serving.server.grpc_errors import StatusError
+from rs_keras.serving.server.grpc_errors import from_tensorflow
+from rs_keras.serving.server.grpc_errors import invalid
 
 _TAG = "serve"
 _INIT_SIGNATURE = "__saved_model_init_op"
@@ -79,7 +79,7 @@ class SessionModel:
         Raises:
             StatusError: With the runtime's own code and message.
         """
-        # 0 is no limit.
+        # 0 means no limit.
         milliseconds = 0 if timeout is None else max(1, int(timeout * 1000))
         options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
         try:

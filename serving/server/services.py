@@ -20,10 +20,10 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 from rs_keras.serving.event_log import event
 from rs_keras.serving.server import metrics as names
 from rs_keras.serving.server import predict
+from rs_keras.serving.server.grpc_errors import StatusError
+from rs_keras.serving.server.grpc_errors import invalid
 from rs_keras.serving.server.manager import ModelManager
 from rs_keras.serving.server.metrics import Metrics
-from rs_keras.serving.server.status import StatusError
-from rs_keras.serving.server.status import invalid
 
 _SIGNATURES = "signature_def"
 # For a request without a deadline gRPC reports about 10**15 seconds left.

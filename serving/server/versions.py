@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_serving.apis import get_model_status_pb2
 
-from rs_keras.serving.server.status import StatusError
+from rs_keras.serving.server.grpc_errors import StatusError
 
 State = get_model_status_pb2.ModelVersionStatus.State
 

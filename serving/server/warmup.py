@@ -14,11 +14,11 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from rs_keras.export.smoke_test import WARMUP_FILE
 from rs_keras.serving.event_log import event
+from rs_keras.serving.server.grpc_errors import StatusError
+from rs_keras.serving.server.grpc_errors import from_tensorflow
+from rs_keras.serving.server.grpc_errors import invalid
 from rs_keras.serving.server.predict import read_request
 from rs_keras.serving.server.runtime import SessionModel
-from rs_keras.serving.server.status import StatusError
-from rs_keras.serving.server.status import from_tensorflow
-from rs_keras.serving.server.status import invalid
 
 _MOST_RECORDS = 1000
 # Text that eager execution adds to error messages.

@@ -190,7 +190,10 @@ def test_resuming_a_run_with_other_settings_names_them(trained, capsys):
     _, command = trained
     assert main([*command, "--resume", "--seed=1", "--set", "momentum=0"]) == 2
     errors = capsys.readouterr().err
-    assert "optimizer.momentum: 0.9 there, 0 now; seed: 0 there, 1" in errors
+    assert (
+        "optimizer.momentum: stored 0.9, given 0; seed: stored 0, given 1"
+        in errors
+    )
     assert errors.count("\n") == 1
 
 
@@ -256,7 +259,7 @@ def test_catrs_trains_its_teacher(data, tmp_path, capsys):
     settings = ("--set", "teacher.epochs=1", "--set", "teacher.sigma=0.5")
     command = catrs(data, out, *settings, "--teacher=train", "--teacher-n=100")
     assert main(command) == 0
-    assert "100 votes an example" in capsys.readouterr().out
+    assert "100 votes per example" in capsys.readouterr().out
     assert trained_sigma(out / "teacher") == 0.5
     assert recipes.load(out / "recipe.json").teacher["n"] == 100
     with np.load(out / "soft_labels_100.npz") as archive:

@@ -27,9 +27,7 @@ from rs_keras.cli import demo as command
 from rs_keras.cli import main
 from rs_keras.serving import demo
 from rs_keras.serving.demo import web
-from rs_keras.serving.demo.api import examples_for
 from rs_keras.serving.demo.perturbations import PerturbationSearch
-from rs_keras.serving.demo.perturbations import at_distance
 from rs_keras.serving.errors import ServingError
 
 
@@ -282,7 +280,7 @@ def test_closing_ends_the_work(endless):
 
 
 def test_too_many_questions_at_a_time(bare, monkeypatch):
-    monkeypatch.setattr(web, "_MAX_WAIT", 0.1)
+    monkeypatch.setattr(web, "MAX_WAIT", 0.1)
     asker = Asker(bare.address)
     running = [asker.post("/endless", {}) for _ in range(4)]
     for response in running:
@@ -292,7 +290,7 @@ def test_too_many_questions_at_a_time(bare, monkeypatch):
         "The server is busy with other images. Try again in a moment.",
     )
     running.pop().close()
-    monkeypatch.setattr(web, "_MAX_WAIT", 5.0)
+    monkeypatch.setattr(web, "MAX_WAIT", 5.0)
     with asker.post("/endless", {}) as response:
         assert response.status == 200
     for response in running:
@@ -442,45 +440,7 @@ def test_the_adversary_finds_the_border(linear):
     assert labels.tolist() == [1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("far", [0.0, 0.01, 1.0, 5.0])
-def test_distances_are_kept_though_pixels_are_clipped(far):
-    rng = np.random.default_rng(1)
-    image = rng.choice([0.0, 0.3, 1.0], size=(8, 8, 1)).astype("float32")
-    direction = rng.normal(size=image.shape)
-    found = at_distance(image, direction, far)
-    change = found.astype(float) - image
-    # The farthest point this way has every free pixel at 0 or 1.
-    corner = np.where(direction > 0, 1.0, 0.0) - image
-    most = np.sqrt((corner**2).sum())
-    assert np.sqrt((change**2).sum()) == pytest.approx(min(far, most), abs=1e-6)
-    assert (change * direction >= 0).all()
-    assert found.dtype == np.float32
-
-
-def test_no_direction_leads_nowhere():
-    image = an_image()
-    assert (at_distance(image, np.zeros(SHAPE), 1.0) == image).all()
-
-
 # -- examples and the command -------------------------------------------------
-
-
-CLOTHES = "T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag"
-
-
-@pytest.mark.parametrize(
-    "shape, names, count",
-    [
-        ((28, 28, 1), None, 10),
-        ((28, 28, 1), [*CLOTHES.split(), "Ankle boot"], 10),
-        ((28, 28, 1), list("0123456789"), 0),
-        ((32, 32, 3), None, 0),
-    ],
-)
-def test_the_demo_offers_examples_of_the_models_kind(shape, names, count):
-    found = examples_for(shape, names)
-    assert len(found) == count
-    assert all(image.shape == shape for _, image in found)
 
 
 @pytest.fixture(scope="module")

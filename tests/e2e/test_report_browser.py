@@ -107,7 +107,7 @@ def test_gallery_is_sorted_by_radius(page):
 
 
 @pytest.mark.parametrize(
-    "verdict, expected",
+    "outcome, expected",
     [
         ("all", [0, 3, 5, 8]),
         ("right", [0, 5]),
@@ -115,8 +115,8 @@ def test_gallery_is_sorted_by_radius(page):
         ("abstained", [8]),
     ],
 )
-def test_a_report_filters_by_verdict(page, verdict, expected):
-    page.check(f'input[value="{verdict}"]')
+def test_a_report_filters_by_outcome(page, outcome, expected):
+    page.check(f'input[value="{outcome}"]')
     assert shown(page) == expected
     assert page.text_content("#found") == f"{len(expected)} of 4 examples"
 

@@ -89,7 +89,7 @@ def test_the_chief_does_not_wait_for_ever(monkeypatch):
     addresses = [f"127.0.0.1:{port}" for port in ports]
     monkeypatch.setenv("TF_CONFIG", config({"worker": addresses}))
     begun = time.monotonic()
-    with pytest.raises(ConnectionError, match=f"in vain.*{addresses[1]}"):
+    with pytest.raises(ConnectionError, match=f"timed out.*{addresses[1]}"):
         distribution.strategy_of("multi_worker", timeout=0.5)
     assert time.monotonic() - begun < 30
 

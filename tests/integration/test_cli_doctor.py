@@ -87,7 +87,7 @@ def test_the_doctor_finds_nothing_missing_in_a_whole_installation(tmp_path):
 
 
 def test_weights_that_are_not_there(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(PRETRAINED_MODULE, "_FOLDER", tmp_path)
+    monkeypatch.setattr(PRETRAINED_MODULE, "FOLDER", tmp_path)
     monkeypatch.setattr(doctor, "import_module", lambda name: None)
     assert main(["doctor"]) == 1
     (line,) = lines_of(capsys.readouterr().out, "MISSING")

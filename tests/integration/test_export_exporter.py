@@ -388,7 +388,7 @@ def test_other_counts_get_no_version(certifier, tmp_path, monkeypatch):
         return true(*args)[:, ::-1]
 
     monkeypatch.setattr(Certifier, "sample", swapped)
-    with pytest.raises(ValueError, match="must count alike"):
+    with pytest.raises(ValueError, match="must count the same"):
         export(certifier, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -198,7 +198,7 @@ def test_where_the_key_of_an_export_comes_from(tmp_path, monkeypatch):
 
     def seeds(certifier_key=None, key=None):
         certifier = Certifier(linear, key=certifier_key)
-        return exporter._seed_key(certifier, "keyed", key).seeds(x).tolist()
+        return exporter.seed_key(certifier, "keyed", key).seeds(x).tolist()
 
     def wanted(secret):
         return SeedKey(secret).seeds(x).tolist()

@@ -15,7 +15,7 @@ from rs_keras import bounds
 from rs_keras.bounds import confidence
 from rs_keras.certification import sampling
 from rs_keras.certification import spec
-from rs_keras.certification import voting
+from rs_keras.certification import votes_to_results
 from rs_keras.certification.sequential import boundaries
 from rs_keras.certification.sequential import decision
 
@@ -108,7 +108,7 @@ def check_runner_up(runner_up=None, alpha=1e-3, rows=400):
     counts = rng.multinomial(100_000, shares, rows)
     if runner_up is not None:
         runner_up(selection)
-    _, radius, _ = voting.vote_certificate(
+    _, radius, _ = votes_to_results.vote_certificate(
         selection,
         counts,
         spec.CertifySpec(alpha=alpha),
@@ -125,7 +125,7 @@ def test_the_runner_up_is_that_of_the_same_draws(monkeypatch):
     def from_selection(selection):
         second = np.argsort(selection)[:, -2]
         monkeypatch.setattr(
-            voting,
+            votes_to_results,
             "runner_up_count",
             lambda counts, chosen: tf.gather(counts, second, batch_dims=1),
         )

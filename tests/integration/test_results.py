@@ -58,8 +58,8 @@ def test_what_the_table_promises_is_whole(sigma, method):
     run = reproduction.folder_of(RESULTS, sigma, method)
     full = reproduction.recipe_of(method, sigma)
     assert recipes.load(run / "recipe.json").epochs == full.epochs
-    for form in reproduction.FORMS:
-        log = CertificationLog.read(run / f"{form}.tsv")
+    for bound in reproduction.BOUNDS:
+        log = CertificationLog.read(run / f"{bound}.tsv")
         assert sorted(log.idx.tolist()) == list(range(0, 10_000, 10))
         assert log.settings["n"] == 100_000
 
@@ -79,9 +79,9 @@ def test_both_logs_are_of_one_model_and_the_same_images(run):
     assert len(set(plain.idx.tolist())) == len(plain)
     wanted = {"sigma": sigma_of(run), "n0": 100, "alpha": 1e-3}
     wanted["n"] = draws_of(run, plain)
-    for log, form in ((plain, False), (runner_up, True)):
+    for log, has_runner_up in ((plain, False), (runner_up, True)):
         assert log.settings.items() >= wanted.items()
-        assert log.settings["runner_up"] is form
+        assert log.settings["runner_up"] is has_runner_up
         assert log.settings["model"] == plain.settings["model"]
     # Both classes' bounds share alpha, so a top class with nearly all votes
     # gets a little less; an image that only they certify gets more.

@@ -73,7 +73,7 @@ def test_files_are_merged_line_by_line(folder, tmp_path, capsys):
     idx = CertificationLog.read(out).idx
     assert idx.tolist() == list(range(0, 20, 2))
     assert main(["merge", *shards, "--out", str(out)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists: choose" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_files_are_merged_line_by_line(folder, tmp_path, capsys):
         ([], "`logs` must hold at least one"),
         ([0, 1], r"all shards, each once: \[0, 1, 2\]. Received: \[0, 1\]"),
         ([0, 1, 1], r"Received: \[0, 1, 1\]"),
-        ([0, "other", 2], "same settings.*n: 100 there, 99 now"),
+        ([0, "other", 2], "same settings.*n: stored 100, given 99"),
         (["whole", 1, 2], "must be shards.*whole"),
     ],
     ids=["none", "missing", "twice", "settings", "whole"],

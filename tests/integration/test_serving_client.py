@@ -28,6 +28,7 @@ from rs_keras.serving import CertificationClient
 from rs_keras.serving import ClientTLS
 from rs_keras.serving import ServingError
 from rs_keras.serving.client import fanout
+from rs_keras.serving.client.server_state import ServerState
 
 Code = grpc.StatusCode
 SEEDS = np.int64([[3, 1], [-5, 2]])
@@ -455,17 +456,16 @@ def test_a_server_that_comes_back_with_another_model(images, caplog):
 
 def test_a_connection_lost_when_nothing_is_under_way(monkeypatch, fake, images):
     """gRPC says so in a thread of its own, between any two lines here."""
-    probe = fanout.FanOut._probe
+    has_room = ServerState.has_room
     lost = []
 
-    def and_then_lost(self, now):
-        probe(self, now)
+    def lost_before(self, now, in_flight):
         if not lost:
             lost.append(True)
-            for server in self._fleet.servers:
-                server.ready = False
+            self.server.ready = False
+        return has_room(self, now, in_flight)
 
-    monkeypatch.setattr(fanout.FanOut, "_probe", and_then_lost)
+    monkeypatch.setattr(ServerState, "has_room", lost_before)
     found = []
     with client_of(fake) as client:
         thread = threading.Thread(
@@ -608,7 +608,9 @@ def test_a_balancer_before_two_exports_is_found_out(fake, images):
 
     fake.before_sample = other
     with client_of(fake) as client:
-        with pytest.raises(ServingError, match="come and go.*another export"):
+        with pytest.raises(
+            ServingError, match="change too often.*another export"
+        ):
             client.sample(images, 3_000, chunk=100)
 
 
@@ -643,7 +645,7 @@ def test_versions_that_come_and_go(fake, images):
 
     fake.before_sample = before
     with client_of(fake) as client:
-        with pytest.raises(ServingError, match="come and go"):
+        with pytest.raises(ServingError, match="change too often"):
             client.sample(images, 100)
 
 
@@ -750,7 +752,7 @@ def _raw(change):
 
 SPOILED = {
     "fewer draws": (_fewer, "asked for"),
-    "refused": (_refused, "refuses image 0"),
+    "refused": (_refused, "rejects image 0"),
     "more votes than draws": (_more_votes, "cannot be|no such answer"),
     "negative votes": (_negative, "no such answer"),
     "another version": (_other_version, "version 9, not 1"),
@@ -910,14 +912,20 @@ def test_every_machine_of_a_name(monkeypatch, images):
 
 
 def test_a_name_that_is_forgotten_while_servers_answer(monkeypatch, images):
-    machines = ["127.0.0.2"]
+    machines, servers = ["127.0.0.2"], []
     resolved_as(monkeypatch, machines)
+
+    def recorded(server, *arguments):
+        servers.append(server)
+        return ServerState(server, *arguments)
+
+    monkeypatch.setattr(fanout, "ServerState", recorded)
     with Fake(host="127.0.0.2") as one:
         address = f"dns:///certifiers:{one.port}"
         with CertificationClient(address, "m") as client:
             client.sample(images, 100)
             machines.clear()
-            for server in client._fleet.servers:
+            for server in servers:
                 server.ready = False
             counts = client.sample(images, 500, SEEDS)
             assert (counts == expected(0, 500)).all()
@@ -953,15 +961,16 @@ def test_a_machine_that_left_its_name_meanwhile(monkeypatch, images):
 def test_a_connection_that_is_closed_before_a_request(
     monkeypatch, fakes, images
 ):
-    probe = fanout.FanOut._probe
+    has_room = ServerState.has_room
 
-    def and_then_close(self, now):
-        probe(self, now)
-        self._fleet.servers[0].close()
+    def closed_before(self, now, in_flight):
+        if self.server.label == fakes[0].address:
+            self.server.close()
+        return has_room(self, now, in_flight)
 
     with client_of(*fakes) as client:
         client.sample(images, 100)
-        monkeypatch.setattr(fanout.FanOut, "_probe", and_then_close)
+        monkeypatch.setattr(ServerState, "has_room", closed_before)
         counts = client.sample(images, 500, SEEDS, chunk=50)
     assert (counts == expected(0, 500)).all()
 

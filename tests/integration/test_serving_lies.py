@@ -158,7 +158,7 @@ OF_ALL = {
     "signature": (others_signature, "signature 'bound', not"),
     "fewer draws": (changes("n", lambda n: n - 1), "n="),
     "more draws": (changes("n", lambda n: n + 10**9), "n="),
-    "no draws": (changes("n", np.zeros_like), "refuses image 0"),
+    "no draws": (changes("n", np.zeros_like), "rejects image 0"),
     "empty": (empty, "model '', not 'm'"),
     "internal": (stops(Code.INTERNAL, "boom"), "INTERNAL: boom"),
     "unknown": (raises, "UNKNOWN"),

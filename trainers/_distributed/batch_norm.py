@@ -48,7 +48,7 @@ class SynchronizedBatchNormalization(keras.layers.BatchNormalization):
         rows = tf.cast(tf.reduce_prod(sizes), inputs.dtype)
         sums = [tf.reduce_sum(shifted, axes), tf.reduce_sum(shifted**2, axes)]
         # At least 1, so that an evaluation without rows is not NaN.
-        total = replicas.counted(tf.concat([*sums, [rows]], 0))
+        total = replicas.sum_over_replicas(tf.concat([*sums, [rows]], 0))
         means = total[:-1] / tf.maximum(total[-1], 1)
         mean, square = tf.split(means, 2)
         return shift + mean, tf.maximum(square - mean**2, 0)

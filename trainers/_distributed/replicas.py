@@ -70,7 +70,7 @@ def _padded(rows: tf.Tensor) -> tf.Tensor:
     return padded
 
 
-def share(variables: list, rows: tf.Tensor, place: Place) -> None:
+def average(variables: list, rows: tf.Tensor, place: Place) -> None:
     """Sets variables to their mean over the replicas, weighted by rows.
 
     Formula, over replicas r with n[r] rows:
@@ -116,7 +116,7 @@ def counting(rows: tf.Tensor) -> Iterator[None]:
         _steps.real = None
 
 
-def counted(total: tf.Tensor) -> tf.Tensor:
+def sum_over_replicas(total: tf.Tensor) -> tf.Tensor:
     """Adds up a sum over a batch, over all replicas that have one.
 
     Args:

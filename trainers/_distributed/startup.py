@@ -99,7 +99,7 @@ def shared_out(strategy: tf.distribute.Strategy, data: Any) -> Any:
     it has woken the thread. The iterators of several devices mostly lose that
     race. On two logical CPUs each epoch of a minute was followed by half a
     minute in which nothing was done (TensorFlow 2.21). Without the tuner,
-    parallel parts have a thread a core.
+    parallel parts have one thread per core.
 
     Args:
         strategy: Of the training.

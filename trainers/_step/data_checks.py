@@ -67,7 +67,7 @@ def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
     array = np.asarray(labels)
     if array.shape not in ((count,), (count, 1)):
         raise ValueError(
-            "`labels` must be one class number an image, shape "
+            "`labels` must be one class number per image, shape "
             f"[{count}]. Received: shape={list(array.shape)}"
         )
     if array.dtype.kind == "f" and (array == np.round(array)).all():

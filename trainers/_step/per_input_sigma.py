@@ -76,7 +76,7 @@ class PerExampleSigma(keras.layers.Layer):
     example_id=True)`). The sigmas are weights of the trainer: saved with it,
     and resumed.
 
-    A classifier trained so is no certificate for input-dependent sigma; see
+    Training alone certifies nothing for input-dependent sigma; see
     `rs_keras.per_input_sigma`.
 
     Args:

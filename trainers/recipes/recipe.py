@@ -42,7 +42,7 @@ class Recipe:
         schedule: `drops`, the epochs (counted from 0) from which on the rate
             is multiplied by `factor` once more.
         epochs: Of the whole run.
-        batch_size: Images a step: the references' 256 divided by m, for the
+        batch_size: Images per step: the references' 256 divided by m, for the
             methods that make m steps on a loaded batch.
         teacher: Of the soft labels: `sigma`, `n` votes, and `epochs` and
             `drops` of its own training. Empty for none.

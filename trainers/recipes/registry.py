@@ -127,7 +127,7 @@ def load(path: str | Path) -> Recipe:
         path: A JSON file.
 
     Raises:
-        ValueError: If it is none; names the key.
+        ValueError: If it is not a recipe; names the key.
         OSError: If the file cannot be read.
 
     Example:
@@ -140,16 +140,18 @@ def load(path: str | Path) -> Recipe:
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no recipe: {error}") from error
+        raise ValueError(f"{path} is not a recipe: {error}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path} is no recipe: it must be a JSON object")
+        raise ValueError(f"{path} is not a recipe: it must be a JSON object")
     fields = dataclasses.fields(Recipe)
     checks.check_keys("recipe", values, [f.name for f in fields])
     none = dataclasses.MISSING
     needed = [f.name for f in fields if f.default is f.default_factory is none]
     missing = [name for name in needed if name not in values]
     if missing:
-        raise ValueError(f"{path} is no recipe: it lacks {', '.join(missing)}")
+        raise ValueError(
+            f"{path} is not a recipe: it lacks {', '.join(missing)}"
+        )
     return Recipe(**values)
 
 

@@ -26,7 +26,7 @@ from rs_keras._checks import check_positive
 from rs_keras.certification.certifier import Certifier
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import SmoothingSpec
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import vote_certificate
 from rs_keras.classifiers.checkpoints import RUN_MODEL
 from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.logs.log import CertificationLog
@@ -64,7 +64,7 @@ _ABLATION_FOLDER = "ablations/"
 
 TEST_IMAGES = 10_000
 
-FORMS = {"plain": False, "runner_up": True}
+BOUNDS = {"plain": False, "runner_up": True}
 
 # The papers'.
 N0, ALPHA, SEED = 100, 0.001, 0
@@ -121,7 +121,7 @@ def ablation(name: str) -> str:
         name: One of `published.ABLATIONS`, or "base".
 
     Raises:
-        ValueError: For a name that is none.
+        ValueError: If the name is unknown.
 
     Example:
 
@@ -182,7 +182,7 @@ def recipe_of(
         dtype: As in `Recipe`. The authors' is float32.
 
     Raises:
-        ValueError: For an argument that is none.
+        ValueError: If an argument is invalid.
 
     Example:
 
@@ -255,11 +255,11 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
     >>> reproduction.is_certified("nothing/is/here", recipe, "paper")
     False
     """
-    place = Path(folder)
-    logs = _read_logs(place)
+    folder = Path(folder)
+    logs = _read_logs(folder)
     begun = [log for log in logs.values() if len(log)]
     if not begun:
-        _check_training(place, recipe)
+        _check_training(folder, recipe)
         return False
     skip, n = BUDGETS[budget]["skip"], BUDGETS[budget]["n"]
     wanted = {"skip": skip, "n": n, "dtype": _DTYPE}
@@ -267,53 +267,53 @@ def is_certified(folder: str | Path, recipe: Recipe, budget: str) -> bool:
         {"dtype": _DTYPE, **log.settings}.items() >= wanted.items()
         for log in begun
     )
-    if not (same and _holds(place, recipe)):
+    if not (same and _holds(folder, recipe)):
         raise ValueError(
-            f"`--out` must be a folder without other results in {place}: "
+            f"`--out` must be a folder without other results in {folder}: "
             f"{begun[0].settings.get('n'):,} draws in "
             f"{begun[0].settings.get('dtype', _DTYPE)} for each of "
-            f"{len(begun[0])} images, {_told(place)}. Asked for: "
+            f"{len(begun[0])} images, {_describe_run(folder)}. Asked for: "
             f"{n:,} draws in {_DTYPE}, {_length(recipe)}"
         )
     images = len(range(0, TEST_IMAGES, skip))
     shared = _shared(logs)
     if shared and all(len(log) == images for log in shared.values()):
         return True
-    if not (place / RUN_MODEL).is_file():
+    if not (folder / RUN_MODEL).is_file():
         raise ValueError(
-            f"`--out` must be another folder, or {place / RUN_MODEL} must be "
-            "there: the log beside it was stopped, and goes on with the model "
-            "that it was made with"
+            f"`--out` must be another folder, or {folder / RUN_MODEL} must "
+            "exist: the log beside it is incomplete, and only the model that "
+            "began it can complete it"
         )
     return False
 
 
-def _check_training(place: Path, recipe: Recipe) -> None:
+def _check_training(folder: Path, recipe: Recipe) -> None:
     """Raises if another recipe was trained there and not yet certified."""
-    far = runs.is_finished(place) or (place / runs.SNAPSHOT).is_file()
-    has_recipe = (place / runs.RECIPE).is_file()
-    if far and has_recipe and not _holds(place, recipe):
+    far = runs.is_finished(folder) or (folder / runs.SNAPSHOT).is_file()
+    has_recipe = (folder / runs.RECIPE).is_file()
+    if far and has_recipe and not _holds(folder, recipe):
         raise ValueError(
-            f"`--out` must be a folder without another training in {place}: "
-            f"{_told(place)}. Asked for: {_length(recipe)}"
+            f"`--out` must be a folder without another training in {folder}: "
+            f"{_describe_run(folder)}. Asked for: {_length(recipe)}"
         )
 
 
-def _holds(place: Path, recipe: Recipe) -> bool:
+def _holds(folder: Path, recipe: Recipe) -> bool:
     """Whether a folder's recipe is the same, up to the teacher's votes."""
 
     def without_votes(recipe: Recipe) -> Recipe:
         teacher = {k: v for k, v in recipe.teacher.items() if k != "n"}
         return replace(recipe, teacher=teacher, sources={})
 
-    path = place / runs.RECIPE
+    path = folder / runs.RECIPE
     return path.is_file() and (
         without_votes(recipes.load(path)) == without_votes(recipe)
     )
 
 
-def _told(place: Path) -> str:
-    path = place / runs.RECIPE
+def _describe_run(folder: Path) -> str:
+    path = folder / runs.RECIPE
     return _length(recipes.load(path)) if path.is_file() else "unknown epochs"
 
 
@@ -322,7 +322,7 @@ def _length(recipe: Recipe) -> str:
 
 
 def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
-    """Returns the logs of a run by form; empty if one is missing.
+    """Returns the logs of a run by bound; empty if one is missing.
 
     Args:
         folder: Of the run; its logs may be ones that were stopped, of which
@@ -336,23 +336,23 @@ def logs_of(folder: str | Path) -> dict[str, CertificationLog]:
 
 def _shared(logs: dict[str, CertificationLog]) -> dict[str, CertificationLog]:
     """The images that both logs hold; empty if a log is missing."""
-    if len(logs) < len(FORMS):
+    if len(logs) < len(BOUNDS):
         return {}
-    plain, runner_up = (logs[form].idx for form in FORMS)
+    plain, runner_up = (logs[bound].idx for bound in BOUNDS)
     both = np.intersect1d(plain, runner_up)
-    return {form: only(log, both) for form, log in logs.items()}
+    return {bound: only(log, both) for bound, log in logs.items()}
 
 
-def _read_logs(place: Path) -> dict[str, CertificationLog]:
+def _read_logs(folder: Path) -> dict[str, CertificationLog]:
     """Reads the existing logs, without an incomplete last line."""
     logs = {}
-    for form in FORMS:
-        path = place / f"{form}.tsv"
+    for bound in BOUNDS:
+        path = folder / f"{bound}.tsv"
         if not path.is_file():
             continue
-        logs[form] = CertificationLog.read(path, recover=True)
-        known = logs[form].settings.keys()
-        if len(logs[form]) and not {"n", "skip"} <= known:
+        logs[bound] = CertificationLog.read(path, recover=True)
+        known = logs[bound].settings.keys()
+        if len(logs[bound]) and not {"n", "skip"} <= known:
             raise ValueError(
                 f"{path} must have its settings beside it, "
                 f"{path.name}.json, with `n` and `skip`"
@@ -391,11 +391,11 @@ def test_images(
     """
     images, labels = datasets.arrays("mnist", "test", data_dir)
     with np.load(_ORDER) as file:
-        place = np.argsort(file["original"])
+        order = np.argsort(file["original"])
     chosen = range(0, len(images), skip)
     for turn in spread(len(chosen)):
         idx = chosen[turn]
-        yield idx, images[place[idx]][None], int(labels[place[idx]])
+        yield idx, images[order[idx]][None], int(labels[order[idx]])
 
 
 def spread(count: int) -> Iterator[int]:
@@ -436,7 +436,7 @@ def certify(
         strategy: As in `Certifier`.
 
     Returns:
-        The two logs, by form.
+        The two logs, by bound.
 
     Raises:
         ValueError: If a log was made with another model or other settings.
@@ -447,7 +447,7 @@ def certify(
     certifier = Certifier(
         model, check_positive("sigma", sigma), strategy=strategy, dtype=_DTYPE
     )
-    paths = {form: Path(folder) / f"{form}.tsv" for form in FORMS}
+    paths = {bound: Path(folder) / f"{bound}.tsv" for bound in BOUNDS}
     origin = {
         "dataset": "mnist/test, original order",
         "skip": skip,
@@ -456,12 +456,12 @@ def certify(
     }
     with contextlib.ExitStack() as stack:
         writers = {}
-        for form, runner_up in FORMS.items():
+        for bound, runner_up in BOUNDS.items():
             settings = certifier.settings(
                 n0=N0, n=n, alpha=ALPHA, runner_up=runner_up
             )
-            writer = LogWriter(paths[form], {**settings, **origin})
-            writers[form] = stack.enter_context(writer)
+            writer = LogWriter(paths[bound], {**settings, **origin})
+            writers[bound] = stack.enter_context(writer)
         examples = list(test_images(skip, data_dir))
         for example in tqdm(examples, disable=not progress):
             late = {
@@ -469,7 +469,7 @@ def certify(
             }
             if late:
                 _certify_one(certifier, n, late, example)
-    return {form: CertificationLog.read(path) for form, path in paths.items()}
+    return {bound: CertificationLog.read(path) for bound, path in paths.items()}
 
 
 def _certify_one(
@@ -478,16 +478,16 @@ def _certify_one(
     writers: dict[str, LogWriter],
     example: tuple[int, np.ndarray, int],
 ) -> None:
-    """Draws once, and writes each form of the bound that has a writer."""
+    """Draws once, and writes the radii of each bound that has a writer."""
     idx, image, label = example
     begun = time.perf_counter()
     seed = fold_in(SEED, idx)[None]
     certificate = certifier.certify(image, N0, n, ALPHA, seed=seed)
-    for form, writer in writers.items():
+    for bound, writer in writers.items():
         predict, radius, _ = vote_certificate(
             certificate.selection_counts,
             certificate.counts,
-            CertifySpec(N0, n, ALPHA, runner_up=FORMS[form]),
+            CertifySpec(N0, n, ALPHA, runner_up=BOUNDS[bound]),
             SmoothingSpec(certifier.sigma),
         )
         seconds = time.perf_counter() - begun

@@ -68,10 +68,10 @@ def card(known: Pretrained, folder: str | Path, weights: str | None) -> str:
         ValueError: If the logs were made with another model.
         OSError: If a log or the recipe is missing.
     """
-    place = Path(folder)
-    logs = [_log(place, form, weights) for form in reproduction.FORMS]
+    folder = Path(folder)
+    logs = [_log(folder, bound, weights) for bound in reproduction.BOUNDS]
     radii = [0.25 * i for i in range(11)]
-    recipe = recipes.load(place / runs.RECIPE)
+    recipe = recipes.load(folder / runs.RECIPE)
     full = recipes.get(recipe.dataset, known.method, recipe.sigma)
     arguments = [f"{k} = {v}" for k, v in recipe.trainer.items() if k != "name"]
     command, length = _command_and_length(recipe, full)
@@ -90,11 +90,11 @@ def card(known: Pretrained, folder: str | Path, weights: str | None) -> str:
     )
 
 
-def _log(folder: Path, form: str, weights: str | None) -> CertificationLog:
-    log = CertificationLog.read(folder / f"{form}.tsv", recover=True)
+def _log(folder: Path, bound: str, weights: str | None) -> CertificationLog:
+    log = CertificationLog.read(folder / f"{bound}.tsv", recover=True)
     if log.settings["model"] != weights:
         raise ValueError(
-            f"`{folder / form}.tsv` must be of the weights {weights}. "
+            f"`{folder / bound}.tsv` must be of the weights {weights}. "
             f"Received: {log.settings['model']}"
         )
     return log
@@ -120,7 +120,7 @@ def _teacher(teacher: Mapping[str, Any], published: Mapping[str, Any]) -> str:
     if not teacher:
         return ""
     return (
-        f" Soft labels: {teacher['n']:,} votes an image (published: "
+        f" Soft labels: {teacher['n']:,} votes per image (published: "
         f"{published['n']:,}) of a Gaussian network, sigma "
         f"{teacher['sigma']:g}, {teacher['epochs']} epochs."
     )

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def n(self) -> int:
-        """Draws an image."""
+        """Draws per image."""
         return self.plain.settings["n"]
 
     @property
@@ -81,7 +81,9 @@ def read(root: str | Path, sigma: float, name: str) -> Run | None:
         folder=folder,
         recipe=recipes.load(path),
         full_epochs=mnist.recipe_of(name, sigma).epochs,
-        **{form: replace(log, name=folder.name) for form, log in logs.items()},
+        **{
+            bound: replace(log, name=folder.name) for bound, log in logs.items()
+        },
     )
 
 

@@ -31,8 +31,8 @@ _TITLE = _TEXTS["title"]
 _DIFFERENCE = "{difference:+.3f} [{low:+.3f}, {high:+.3f}]"
 _RULE = _TEXTS["rule"].format(equal=EQUAL)
 _HOLDS = {
-    True: {True: "yes", False: "no", None: "not told"},
-    False: {True: "as published", False: "reversed", None: "not told"},
+    True: {True: "yes", False: "no", None: "inconclusive"},
+    False: {True: "as published", False: "reversed", None: "inconclusive"},
 }
 
 
@@ -224,16 +224,16 @@ def notes(runs: Sequence[Run]) -> list[str]:
         votes = run.recipe.teacher.get("n", AUTHORS_VOTES)
         if votes != AUTHORS_VOTES:
             parts.append(
-                f"The soft labels of `{run.label}` are of {votes:,} votes an "
-                f"image, the authors' of {AUTHORS_VOTES:,}."
+                f"The soft labels of `{run.label}` are shares of {votes:,} "
+                f"votes per image; the authors used {AUTHORS_VOTES:,}."
             )
         against = _against(run)
         if against and not against["low"] <= 0 <= against["high"]:
             significant.append(f"`{run.label}`")
     if significant:
         parts.append(
-            "Differences to the authors' logs whose interval leaves out 0: "
-            f"{', '.join(significant)}."
+            "Methods that differ significantly from the authors' logs (the "
+            f"95 % interval excludes 0): {', '.join(significant)}."
         )
     return parts
 

@@ -7,30 +7,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from rs_keras import _compat
 from rs_keras._atomic_files import written_whole
 from rs_keras.trainers.runs.snapshot_file import typed
 
 Callbacks = Sequence[keras.callbacks.Callback]
-
-# The attributes that Keras' callbacks change during training, except settings
-# that they adjust on first use.
-_KEPT: dict[type, tuple[str, ...]] = {
-    keras.callbacks.History: ("epoch", "history"),
-    keras.callbacks.EarlyStopping: (
-        "wait",
-        "stopped_epoch",
-        "best",
-        "best_weights",
-        "best_epoch",
-    ),
-    keras.callbacks.ReduceLROnPlateau: ("best", "wait", "cooldown_counter"),
-    keras.callbacks.ModelCheckpoint: (
-        "best",
-        "_batches_seen_since_last_saving",
-        "_last_batch_seen",
-    ),
-    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
-}
 
 
 def gather(
@@ -91,11 +72,8 @@ def close(callbacks: Callbacks) -> None:
 
 def _names(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     """Returns the attributes that a callback's state is made of."""
-    own = tuple(getattr(callback, "kept", ()))
-    for kind, names in _KEPT.items():
-        if isinstance(callback, kind):
-            return names + own
-    return own
+    own = tuple(getattr(callback, "state_attributes", ()))
+    return _compat.callback_attributes(callback) + own
 
 
 def _packed(value: Any, key: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -30,7 +30,7 @@ def read(
     """Returns the arrays and the state of a snapshot, the bytes at `path`.
 
     Raises:
-        ValueError: If the file is none, or of another format.
+        ValueError: If the file is not a snapshot, or has another format.
     """
     try:
         with np.load(io.BytesIO(data)) as archive:
@@ -38,7 +38,7 @@ def read(
         state = json.loads(str(arrays.pop("state")))
         known = state["format"] == _FORMAT
     except (ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise ValueError(f"{path} is no snapshot: {error}") from error
+        raise ValueError(f"{path} is not a snapshot: {error}") from error
     if not known:
         raise ValueError(
             f"{path} is a snapshot of another version of this package: format "

@@ -67,8 +67,9 @@ def fit(
     TensorFlow has in hand.
 
     Of the callbacks, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau,
-    CSVLogger, TensorBoard, History and those of this package keep their state;
-    one of your own does if it names the attributes to keep in `kept`.
+    CSVLogger, TensorBoard, History and those of this package keep their state.
+    Your own does if its attribute `state_attributes` names the attributes to
+    store.
 
     Args:
         trainer: Compiled.
@@ -77,7 +78,7 @@ def fit(
             these two numbers.
         epochs: Of the whole run, >= 1.
         path: The snapshot. Its folder is made.
-        callbacks: As in Keras; they see one run, not one an epoch.
+        callbacks: As in Keras; they see one run, not one per epoch.
         validation_data: As in Keras.
         settings: JSON values that the weights depend on. A snapshot taken
             under others is refused, and so are workers that differ in them.
@@ -228,7 +229,7 @@ class _Run(keras.callbacks.Callback):
         """Makes all variables, so that they can be restored."""
         batch = next(iter(data.take(1)), None)
         if batch is None:
-            raise ValueError("`passes` must give at least one batch an epoch")
+            raise ValueError("`passes` must give at least one batch per epoch")
         images, targets, _ = keras.utils.unpack_x_y_sample_weight(batch)
         images, targets = keras.tree.map_structure(
             lambda value: value.numpy(), (images, targets)

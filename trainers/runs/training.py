@@ -2,7 +2,7 @@
 
 recipe.json    what is trained, and where each number comes from
 snapshot.npz   the run's last moment; see `rs_keras.trainers.runs`
-history.csv    one line an epoch
+history.csv    one line per epoch
 model.keras    the trainer, with the classifier in it, after each epoch
 """
 
@@ -99,13 +99,17 @@ def train(
     """
 
     is_chief = distribution.member_of(strategy).is_chief
-    place = Path(folder)
+    run_folder = Path(folder)
 
     def prepared() -> Passes:
-        if is_chief and is_finished(place) and not (place / SNAPSHOT).exists():
+        if (
+            is_chief
+            and is_finished(run_folder)
+            and not (run_folder / SNAPSHOT).exists()
+        ):
             raise FileExistsError(
-                f"{place} holds a finished run without its snapshot, which "
-                "cannot go on: choose another folder"
+                f"{run_folder} holds a finished run without its snapshot, "
+                "which cannot be continued: choose another folder"
             )
         return Passes(recipe, data_dir, soft_labels)
 
@@ -120,13 +124,13 @@ def train(
     with contextlib.ExitStack() as stack:
         if not is_chief:
             temporary = tempfile.TemporaryDirectory()
-            place = Path(stack.enter_context(temporary))
+            run_folder = Path(stack.enter_context(temporary))
         snapshots.fit(
             trainer,
             passes,
             recipe.epochs,
-            place / SNAPSHOT,
-            callbacks=[*_prepare(place, recipe, data_dir), *callbacks],
+            run_folder / SNAPSHOT,
+            callbacks=[*_prepare(run_folder, recipe, data_dir), *callbacks],
             validation_data=_test_split(recipe, data_dir),
             settings=settings,
             steps=passes.steps,
@@ -151,13 +155,13 @@ def is_finished(folder: str | Path) -> bool:
     >>> runs.is_finished("nothing/is/here")
     False
     """
-    place = Path(folder)
+    folder = Path(folder)
     needed = (RECIPE, HISTORY, RUN_MODEL)
-    if not all((place / name).is_file() for name in needed):
+    if not all((folder / name).is_file() for name in needed):
         return False
-    # One line an epoch, and the header.
-    lines = len((place / HISTORY).read_text().splitlines())
-    return lines == recipes.load(place / RECIPE).epochs + 1
+    # One line per epoch, and the header.
+    lines = len((folder / HISTORY).read_text().splitlines())
+    return lines == recipes.load(folder / RECIPE).epochs + 1
 
 
 def _prepare(

@@ -154,7 +154,7 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
         try:
             return self.recipe(hp).build(self.data_dir)
         except ValueError as error:
-            # A value that no trial can have is no failed trial.
+            # A value that no trial can have is not a failed trial.
             raise keras_tuner.errors.FatalValueError(str(error)) from error
 
     def fit(

@@ -73,7 +73,7 @@ def sample(
 
     Raises:
         ValueError: If a `Per` names nothing of the space, or the recipe's
-            value of a `Log` or `Uniform` is no number.
+            value of a `Log` or `Uniform` is not a number.
 
     Example:
 

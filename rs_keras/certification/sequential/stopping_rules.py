@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from rs_keras.bounds import radii as bounds
 from rs_keras.certification.certificate import ABSTAIN
-from rs_keras.certification.voting import runner_up_count
+from rs_keras.certification.votes_to_results import runner_up_count
 
 # Of the normal bounds that tell where the exact ones are worth computing. At
 # 0.7 of the distance they are above the exact bounds for any alpha; where they
 # are not, an image is certified a stage later.
-_OPTIMISM = 0.7
+OPTIMISM = 0.7
 
 # Standard errors by which both counts would have to err for an image to be
 # given up wrongly.
@@ -89,8 +89,8 @@ def two_count_rule(
         )
 
     share = bounds.RUNNER_UP_SHARE
-    width = -_OPTIMISM * tf.math.ndtri(alpha * [1 - share, share])
-    best = _normal_radius(k, k2, n, sigma, -width[0], width2=width[1])
+    width = -OPTIMISM * tf.math.ndtri(alpha * [1 - share, share])
+    best = normal_radius(k, k2, n, sigma, -width[0], width2=width[1])
     # Exact bounds cost milliseconds: only for rows that may pass.
     rows = tf.where(best >= next_radius(accepted))[:, 0]
     none = tf.zeros([0], tf.float64)
@@ -114,12 +114,12 @@ def two_count_rule(
     # Given up: the radius is too small even if both counts err by many
     # standard errors.
     hope = tf.constant(_HOPE, tf.float64)
-    highest = _normal_radius(k, k2, n, sigma, hope, width2=-hope)
+    highest = normal_radius(k, k2, n, sigma, hope, width2=-hope)
     done = (accepted == num_radii) | (highest < next_radius(accepted))
     return label, accepted, done
 
 
-def _normal_radius(
+def normal_radius(
     k: tf.Tensor,
     k2: tf.Tensor,
     n: tf.Tensor,

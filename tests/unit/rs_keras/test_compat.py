@@ -7,11 +7,13 @@ function of that name in `rs_keras/_compat.py` is the one place to mend.
 import argparse
 import contextlib
 import gc
+import importlib.util
 import logging
 import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -114,6 +116,17 @@ def test_is_compiled_by_xla(jit_compile):
     assert found == [jit_compile], "TensorFlow marks graphs for XLA otherwise"
 
 
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_must_be_compiled_by_xla(jit_compile):
+    sentence = "TensorFlow marks functions for XLA by another attribute"
+    traced = tf.function(lambda x: x + 1.0, jit_compile=jit_compile)
+    with says(sentence):
+        function = traced.get_concrete_function(tf.TensorSpec([2]))
+        attributes = function.function_def.attr
+        is_marked = _compat.must_be_compiled_by_xla(attributes)
+    assert is_marked is jit_compile, sentence
+
+
 def test_a_session_runs_by_the_call_below():
     graph = tf.Graph()
     with graph.as_default():
@@ -152,6 +165,75 @@ def test_dismantle_graph():
 
 def dense():
     return keras.layers.Dense(2)
+
+
+def attributes_of(model):
+    """The attributes of a model and its layers, by place and name."""
+    parts = enumerate([model, *model.layers])
+    return {
+        (place, name): value
+        for place, part in parts
+        for name, value in vars(part).items()
+    }
+
+
+def test_is_bookkeeping():
+    """Calls and training change no attribute but the listed ones."""
+    sentence = "Keras records calls and training in other attributes"
+    model = keras.Sequential([keras.Input([3]), dense(), dense()])
+    before = attributes_of(model)
+    model.compile("sgd", "mse", metrics=["mae"])
+    x, y = np.zeros([2, 3], "float32"), np.zeros([2, 2], "float32")
+    model.fit(x, y, verbose=0)
+    model.evaluate(x, y, verbose=0)
+    model.predict(x, verbose=0)
+    model(keras.Input([3]))
+    after = attributes_of(model)
+    changed = {
+        name
+        for place, name in before.keys() | after.keys()
+        if before.get((place, name)) is not after.get((place, name))
+    }
+    assert "_loss_tracker" in changed, sentence
+    unknown = {n for n in changed if not _compat.is_bookkeeping(n, True)}
+    assert not unknown, sentence
+
+
+def test_bookkeeping_of_other_objects_is_tracking_alone():
+    assert not _compat.is_bookkeeping("loss", is_layer=False)
+    assert _compat.is_bookkeeping("_self_setattr_tracking", is_layer=False)
+    sentence = "TensorFlow tracks objects in attributes of other names"
+    module = tf.Module()
+    module.parts = [tf.Variable(0.0)]
+    tf.train.Checkpoint(module=module)
+    assert any(name.startswith("_self_") for name in vars(module)), sentence
+
+
+CALLBACKS = {
+    "History": lambda: keras.callbacks.History(),
+    "EarlyStopping": lambda: keras.callbacks.EarlyStopping("loss"),
+    "ReduceLROnPlateau": lambda: keras.callbacks.ReduceLROnPlateau("loss"),
+    "ModelCheckpoint": lambda: keras.callbacks.ModelCheckpoint("m.keras"),
+    "TensorBoard": lambda: keras.callbacks.TensorBoard("logs"),
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_callback_attributes(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    callback = CALLBACKS[name]()
+    model = keras.Sequential([keras.Input([3]), dense()])
+    model.compile("sgd", "mse")
+    data = np.zeros([2, 3], "float32"), np.zeros([2, 2], "float32")
+    model.fit(*data, epochs=2, verbose=0, callbacks=[callback])
+    attributes = _compat.callback_attributes(callback)
+    assert attributes
+    missing = [part for part in attributes if not hasattr(callback, part)]
+    assert not missing, "Keras' callbacks keep their states elsewhere"
+
+
+def test_other_callbacks_have_no_attributes_here():
+    assert _compat.callback_attributes(keras.callbacks.Callback()) == ()
 
 
 def test_flat_layers():
@@ -313,10 +395,22 @@ def test_what_a_parser_was_given():
     with says(sentence):
         assert out in _compat.arguments_of(parser), sentence
         assert _compat.arguments_of(group) == [out], sentence
-        assert _compat.groups_of(parser)[-1] is group, sentence
     sentence = "argparse writes help otherwise"
     with says(sentence):
-        assert _compat.help_of(parser, out) == "of prog (default: a)", sentence
-        usage = _compat.usage_of(parser)
-        assert usage == "prog [-h] [--out OUT [OUT ...]]\n", sentence
         assert _compat.values_of(out) == "OUT [OUT ...]", sentence
+
+
+def test_what_the_documentation_prints_of_a_parser():
+    root = Path(__file__).parents[3]
+    spec = importlib.util.spec_from_file_location(
+        "commands", root / "docs" / "site" / "commands.py"
+    )
+    commands = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(commands)
+    parser = argparse.ArgumentParser(prog="prog")
+    helping = "of %(prog)s (default: %(default)s)"
+    out = parser.add_argument("--out", default="a", help=helping)
+    sentence = "argparse writes help otherwise"
+    with says(sentence):
+        assert commands.usage_of(parser) == "prog [-h] [--out OUT]\n", sentence
+        assert commands.help_of(parser, out) == "of prog (default: a)", sentence

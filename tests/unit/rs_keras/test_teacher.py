@@ -136,7 +136,9 @@ def test_soft_labels_of_other_settings_are_refused(
         labels_of(linear, examples, n=100, path=path)
     except RuntimeError:
         pass
-    with pytest.raises(ValueError, match="n: 100 there, 200 now; seed: 0 ther"):
+    with pytest.raises(
+        ValueError, match="n: stored 100, given 200; seed: stored"
+    ):
         labels_of(linear, data[1], n=200, seed=1, path=path)
 
 
@@ -172,7 +174,9 @@ def test_images_out_of_range(linear):
 @pytest.mark.parametrize("text", [b"{x\nyz", b"[]\nyz", b"{}\nyz"])
 def test_another_file_in_place_of_the_votes(text, linear, data, tmp_path):
     (tmp_path / "soft.npz.part").write_bytes(text)
-    with pytest.raises(ValueError, match="soft.npz.part is no file of votes"):
+    with pytest.raises(
+        ValueError, match="soft.npz.part is not a file of votes"
+    ):
         labels_of(linear, data[1], path=tmp_path / "soft.npz")
 
 

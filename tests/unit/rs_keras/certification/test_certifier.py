@@ -15,8 +15,8 @@ from rs_keras import smoothed_labels
 from rs_keras import trainers
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import SmoothingSpec
-from rs_keras.certification.voting import decide_label
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import decide_label
+from rs_keras.certification.votes_to_results import vote_certificate
 from rs_keras.classifiers.precision import compute_dtype
 
 LABELS = 3

@@ -13,9 +13,9 @@ from rs_keras.certification.sequential.decision import decision_tables
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import DecideSpec
 from rs_keras.certification.spec import SmoothingSpec
-from rs_keras.certification.voting import decide_label
-from rs_keras.certification.voting import soft_certificate
-from rs_keras.certification.voting import vote_certificate
+from rs_keras.certification.votes_to_results import decide_label
+from rs_keras.certification.votes_to_results import soft_certificate
+from rs_keras.certification.votes_to_results import vote_certificate
 
 DISTANCE = 0.02
 ALPHA = 0.001

@@ -9,12 +9,12 @@ from rs_keras.cli import _parser
 
 def parser_of(flags):
     parser = _parser.Parser(prog="test")
-    _parser._add_flags(parser, flags)
+    _parser.add_flags(parser, flags)
     return parser
 
 
 def test_every_key_of_the_table_is_known():
-    tables = [*_parser._TABLE.values()]
+    tables = [*_parser.TABLE.values()]
     commands = {
         key
         for table in tables
@@ -23,19 +23,19 @@ def test_every_key_of_the_table_is_known():
     }
     assert commands == {"help", "example", "shared", "tensorflow"}
     used = {name for table in tables for name in table.get("shared", ())}
-    assert used == set(_parser._SHARED)
+    assert used == set(_parser.SHARED)
 
 
 def test_a_flag_is_declared_once_for_a_command():
-    for command, table in _parser._TABLE.items():
+    for command, table in _parser.TABLE.items():
         names = [*table]
         for shared in table.get("shared", ()):
-            names += _parser._SHARED[shared]
+            names += _parser.SHARED[shared]
         assert len(set(names)) == len(names), command
 
 
 def test_the_help_names_every_method():
-    text = _parser._TABLE["train"]["--method"]["help"]
+    text = _parser.TABLE["train"]["--method"]["help"]
     assert "{" not in text
     names = text.partition(", or a variant")[0].split(", ")
     assert {"gaussian", "macer", "catrs"} <= set(names)

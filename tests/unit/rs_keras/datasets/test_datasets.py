@@ -673,7 +673,7 @@ def test_attach_needs_ids_and_rows():
     data = datasets.load("fashion_mini", example_id=True)
     with pytest.raises(ValueError, match="Received: none"):
         datasets.attach(data)
-    with pytest.raises(ValueError, match="a row an example"):
+    with pytest.raises(ValueError, match="one row per example"):
         datasets.attach(data, soft_label=0.5)
 
 

@@ -347,7 +347,7 @@ def test_other_examples_are_refused(
     assert f"{path} was made of another data set: example {idx} " in message
     assert "choose another name" in message
     if what == "label":
-        assert f"label {data[1][4]} there, {1 - data[1][4]} now" in message
+        assert f"label: stored {data[1][4]}, given {1 - data[1][4]}" in message
     after = path.read_bytes(), (tmp_path / "log.tsv.json").read_bytes()
     assert before == after
 

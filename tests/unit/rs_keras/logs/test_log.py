@@ -676,9 +676,9 @@ class TestWriting:
         with pytest.raises(ValueError) as error:
             LogWriter(path, {**SETTINGS, "sigma": 0.25, "noise": "grid"})
         message = str(error.value)
-        assert 'noise: not set there, "grid" now' in message
-        assert "seed: 7 there, not set now" in message
-        assert "sigma: 0.5 there, 0.25 now" in message
+        assert 'noise: stored not set, given "grid"' in message
+        assert "seed: stored 7, given not set" in message
+        assert "sigma: stored 0.5, given 0.25" in message
         assert "alpha" not in message
         after = path.read_bytes(), path.with_name("log.tsv.json").read_bytes()
         assert before == after
@@ -697,7 +697,9 @@ class TestWriting:
         [
             pytest.param(HEADER + ROWS, "no settings beside it", id="foreign"),
             pytest.param("a,b\n1,2\n", "not a certification log", id="csv"),
-            pytest.param("my notes", "is no certification log", id="one-line"),
+            pytest.param(
+                "my notes", "is not a certification log", id="one-line"
+            ),
             pytest.param(HEADER + "x\n" + ROWS, "line 2: must have", id="bad"),
         ],
     )

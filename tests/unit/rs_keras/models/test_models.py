@@ -335,7 +335,7 @@ def test_get_names_the_nearest():
         ),
         pytest.param(
             lambda: models.lenet(mean=[0.5] * 3, std=[1.0] * 3),
-            "one finite number a channel",
+            "one finite number per channel",
             id="channels",
         ),
         pytest.param(

@@ -21,7 +21,7 @@ from rs_keras.logs import LogWriter
 from rs_keras.report import Thumbnails
 from rs_keras.report import report_page
 from rs_keras.report import write_report
-from rs_keras.report.page import _millionths
+from rs_keras.report.page import millionths
 from rs_keras.report.thumbnails import chosen_examples
 from rs_keras.report.thumbnails import split_name
 
@@ -57,13 +57,13 @@ def test_data_are_the_logs():
     ids=["three-digits", "six-digits", "third", "two-thirds"],
 )
 def test_radii_are_never_rounded_up(radius, expected):
-    assert _millionths(np.array([radius])).tolist() == [expected]
+    assert millionths(np.array([radius])).tolist() == [expected]
 
 
 def test_all_decimals_of_a_log_come_back():
     whole = np.arange(0, 4_000_000, 37)
     radius = np.array([float(f"{n // 10**6}.{n % 10**6:06d}") for n in whole])
-    np.testing.assert_array_equal(_millionths(radius), whole)
+    np.testing.assert_array_equal(millionths(radius), whole)
 
 
 def test_a_report_has_its_words_and_tables():
@@ -83,8 +83,8 @@ def test_a_report_has_its_words_and_tables():
         "with probability at least 0.999",
         "standard deviation 0.5",
         "not joint over many images",
-        "noise that was not known when the image was chosen",
-        "about real arithmetic",
+        "chosen without knowledge of the noise",
+        "assumes real arithmetic",
     ):
         assert words in page, words
 
@@ -120,7 +120,7 @@ def test_decisions_are_called_what_they_are():
 
 def test_a_sigma_for_each_image_is_said():
     page = report_page([log_of(scope="per_input_sigma")])
-    assert "about that one sigma, kept for the whole ball" in page
+    assert "uses this one sigma on the whole ball" in page
     assert "No one classifier has this curve" in page
     with pytest.raises(ValueError, match="the same scope"):
         report_page([log_of("a"), log_of("b", scope="per_input_sigma")])

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from kits.serving_fakes import CLASSES
-from kits.serving_fakes import METADATA
+from kits.fake_servers import CLASSES
+from kits.fake_servers import METADATA
 
 from rs_keras.serving.client.served_model import ServedModel
 from rs_keras.serving.client.tasks import Job

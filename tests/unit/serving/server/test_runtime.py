@@ -8,7 +8,7 @@ import pytest
 from kits.tf_serving import save
 
 from rs_keras.serving.server import runtime
-from rs_keras.serving.server.status import StatusError
+from rs_keras.serving.server.grpc_errors import StatusError
 
 
 @pytest.fixture(scope="module")

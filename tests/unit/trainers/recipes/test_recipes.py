@@ -357,7 +357,7 @@ def test_bad_overrides_of_a_recipe_are_refused(overrides, message):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("{", "is no recipe"),
+        ("{", "is not a recipe"),
         ("[]", "must be a JSON object"),
         ('{"dataset": "mnist"}', "lacks method, sigma"),
         ('{"datasett": "mnist"}', "'datasett'.*'dataset'"),

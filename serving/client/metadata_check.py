@@ -126,8 +126,8 @@ def check(metadata: Mapping[str, Any]) -> None:
 
     Example:
 
-    >>> from rs_keras.serving.client import description
-    >>> description.check({"sigma": -1.0})
+    >>> from rs_keras.serving.client import metadata_check
+    >>> metadata_check.check({"sigma": -1.0})
     Traceback (most recent call last):
     ...
     ValueError: `sigma` must be a float in (0, 64]. Received: sigma=-1.0
@@ -143,6 +143,8 @@ def check(metadata: Mapping[str, Any]) -> None:
                 f"`{name}` must be {rule.words}. Received: {name}={value}"
             )
     fields = dataclasses.fields(Settings)
-    baked = Settings(**{field.name: metadata[field.name] for field in fields})
-    baked.check_image_shape(metadata["image"]["shape"])
-    baked.check_classes(metadata["num_classes"])
+    defaults = Settings(
+        **{field.name: metadata[field.name] for field in fields}
+    )
+    defaults.check_image_shape(metadata["image"]["shape"])
+    defaults.check_classes(metadata["num_classes"])

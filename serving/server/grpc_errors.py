@@ -19,7 +19,7 @@ class StatusError(Exception):
 
     Example:
 
-    >>> from rs_keras.serving.server.status import StatusError
+    >>> from rs_keras.serving.server.grpc_errors import StatusError
     >>> str(StatusError("NOT_FOUND", "no such model"))
     'NOT_FOUND: no such model'
     """
