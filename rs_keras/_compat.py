@@ -310,6 +310,94 @@ def casts_inputs(layer: Any) -> bool:
     return bool(layer._convert_input_args)
 
 
+def has_graph(model: Any) -> bool:
+    """Returns whether a model calls a graph of layers that it was made of.
+
+    Functional and Sequential models do, unless they override it; the latter
+    have it once they know the shape of their input.
+    """
+    import keras
+    from keras.src.models.functional import Functional
+
+    if isinstance(model, keras.Sequential):
+        call = keras.Sequential.call
+        graph = model._functional
+    else:
+        call = Functional.call
+        graph = model if isinstance(model, Functional) else None
+    # One tensor in: what a classifier of images takes.
+    return (
+        graph is not None
+        and type(model).call is call
+        and len(graph.inputs) == 1
+        and len(graph.outputs) == 1
+    )
+
+
+def calls_of(model: Any) -> list[tuple[Any, list[Any]]]:
+    """Returns the calls in a model's graph, and where their outputs go.
+
+    Args:
+        model: For which `has_graph`.
+
+    Returns:
+        For each call its layer, and the layers that take its output; None
+        among them for the model's own output.
+    """
+    graph = getattr(model, "_functional", model)
+    depths = graph._nodes_by_depth.values()
+    nodes = [node for depth in depths for node in depth if not node.is_input]
+    followers: dict[int, list[Any]] = {}
+    for node in nodes:
+        for tensor in node.input_tensors:
+            followers.setdefault(id(tensor), []).append(node.operation)
+    for tensor in graph.outputs:
+        followers.setdefault(id(tensor), []).append(None)
+    return [
+        (
+            node.operation,
+            [
+                layer
+                for tensor in node.outputs
+                for layer in followers.get(id(tensor), [])
+            ],
+        )
+        for node in nodes
+    ]
+
+
+def run_graph(
+    model: Any, images: Any, operation_fn: Callable[[Any], Callable]
+) -> Any:
+    """Calls a model's graph of layers, with others in their place.
+
+    Args:
+        model: For which `has_graph`.
+        images: Its input.
+        operation_fn: From a layer to what is called instead.
+
+    Returns:
+        The model's one output.
+    """
+    import keras
+
+    graph = getattr(model, "_functional", model)
+    inputs = graph._standardize_inputs(images)
+    outputs = graph._run_through_graph(inputs, operation_fn=operation_fn)
+    (output,) = keras.tree.flatten(outputs)
+    return output
+
+
+def cast_inputs_as(layer: Any, model: Any) -> None:
+    """Lets a layer cast its inputs if a model does; see `casts_inputs`."""
+    layer._convert_input_args = model._convert_input_args
+
+
+def takes_training(layer: Any) -> bool:
+    """Returns whether a layer's call has the argument `training`."""
+    return bool(getattr(layer, "_call_has_training_arg", False))
+
+
 def has_added_losses(layer: Any) -> bool:
     """Returns whether the layer's last call left an `add_loss` behind.
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from rs_keras._checks import check_choice
 from rs_keras.classifiers.adapters import Logits
+from rs_keras.classifiers.adapters import prepared
 from rs_keras.noise import draws as noise_lib
 from rs_keras.noise.grid import LEVELS
 from rs_keras.noise.grid import grid_distance
@@ -231,6 +232,7 @@ class Sampler:
         passes = (tf.maximum(n, 0) + batch - 1) // batch
         ends = tf.cumsum(passes)
         last = tf.size(n) - 1
+        network = prepared(self.logits)
 
         def copies(t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             row = tf.searchsorted(ends, [t], side="right")[0]
@@ -243,7 +245,7 @@ class Sampler:
         def one_pass(
             t: tf.Tensor, row: tf.Tensor, z: tf.Tensor, sums: tf.Tensor
         ) -> tuple:
-            logits = tf.ensure_shape(self.logits(z), [None, self.num_classes])
+            logits = tf.ensure_shape(network(z), [None, self.num_classes])
             part = statistic(logits)
             sums = tf.tensor_scatter_nd_add(sums, [[row]], [part])
             return t + 1, *copies(t + 1), sums

@@ -207,7 +207,7 @@ class SmoothedClassifier:
             traced = self._watched.trace(shape)
             probe.check_operations(traced)
             sampler = Sampler(
-                logits=self._watched.logits,
+                logits=self._watched,
                 num_classes=count_classes(traced, self.num_classes),
                 image_shape=shape,
                 batch_size=self.batch_size or pass_size(shape),

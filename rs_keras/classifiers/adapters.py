@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from rs_keras._checks import check_positive
+from rs_keras.classifiers.folding import FoldedNetwork
 from rs_keras.classifiers.graphs import ConcreteFunction
 
 Logits = Callable[[tf.Tensor], tf.Tensor]
@@ -26,7 +27,7 @@ def as_logits(model: Any) -> Logits:
         ValueError: If `model` cannot be called.
     """
     if isinstance(model, keras.Model):
-        return lambda images: model(images, training=False)
+        return FoldedNetwork(model)
     if callable(model):
         return lambda images: _only_output(model(images))
     if getattr(model, "signatures", None):
@@ -38,6 +39,27 @@ def as_logits(model: Any) -> Logits:
         "`serving_default` signature, or a function from images to logits. "
         f"Received: {type(model).__name__}"
     )
+
+
+def prepared(logits: Logits) -> Logits:
+    """Returns a classifier whose weights are made ready now, for a loop.
+
+    What depends on the weights alone is then computed once, before the loop,
+    and not in each of its passes.
+
+    Args:
+        logits: As `as_logits` returns it, or any function of images.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras import models
+    >>> from rs_keras.classifiers.adapters import as_logits, prepared
+    >>> prepared(as_logits(models.lenet()))(tf.zeros([2, 28, 28, 1])).shape
+    TensorShape([2, 10])
+    """
+    prepare = getattr(logits, "prepared", None)
+    return logits if prepare is None else prepare()
 
 
 def _only_output(outputs: Any) -> tf.Tensor:

@@ -14,10 +14,16 @@ import tensorflow as tf
 from rs_keras._checks import check_positive
 from rs_keras.classifiers.adapters import Logits
 from rs_keras.classifiers.adapters import as_logits
+from rs_keras.classifiers.adapters import prepared
 
 
 class Joined:
     """A classifier made of parts; what `ensemble` and `denoised` return.
+
+    Args:
+        parts: The models.
+        members: The classifiers among them, as functions.
+        join: From such functions to the one of the whole.
 
     Attributes:
         parts: The models, which hold the weights.
@@ -36,12 +42,22 @@ class Joined:
     ([3, 2], 4)
     """
 
-    def __init__(self, parts: Sequence[Any], logits: Logits) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Any],
+        members: Sequence[Logits],
+        join: Callable[[Sequence[Logits]], Logits],
+    ) -> None:
         self.parts = tuple(parts)
-        self._logits = logits
+        self._members = tuple(members)
+        self._join = join
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        return self._logits(images)
+        return self._join(self._members)(images)
+
+    def prepared(self) -> Logits:
+        """Returns the classifier with its weights made ready; for a loop."""
+        return self._join([prepared(member) for member in self._members])
 
     @property
     def variables(self) -> list[Any]:
@@ -91,12 +107,7 @@ def ensemble(models: Sequence[Any]) -> Joined:
             f"Received: {len(members)}"
         )
 
-    def mean(images: tf.Tensor) -> tf.Tensor:
-        # Not in the models' own precision: a sum of bfloat16 would round.
-        logits = [tf.cast(member(images), tf.float32) for member in members]
-        return tf.add_n(logits) / len(logits)
-
-    return Joined(models, mean)
+    return Joined(models, members, _mean)
 
 
 def denoised(
@@ -136,16 +147,27 @@ def denoised(
     - [Salman et al., 2020](https://arxiv.org/abs/2003.01908)
     - [Carlini et al., 2023](https://arxiv.org/abs/2206.10550)
     """
-    logits = as_logits(model)
     check_positive("sigma", sigma)
 
-    def after_denoising(images: tf.Tensor) -> tf.Tensor:
-        clean = denoiser(images, sigma)
-        if not images.shape.is_compatible_with(clean.shape):
-            raise ValueError(
-                "`denoiser` must return images of the shape it is given. "
-                f"Received: {images.shape}, returned: {clean.shape}"
-            )
-        return logits(clean)
+    def after_denoising(members: Sequence[Logits]) -> Logits:
+        def logits(images: tf.Tensor) -> tf.Tensor:
+            clean = denoiser(images, sigma)
+            if not images.shape.is_compatible_with(clean.shape):
+                raise ValueError(
+                    "`denoiser` must return images of the shape it is given. "
+                    f"Received: {images.shape}, returned: {clean.shape}"
+                )
+            return members[0](clean)
 
-    return Joined([model, denoiser], after_denoising)
+        return logits
+
+    return Joined([model, denoiser], [as_logits(model)], after_denoising)
+
+
+def _mean(members: Sequence[Logits]) -> Logits:
+    def mean(images: tf.Tensor) -> tf.Tensor:
+        # Not in the models' own precision: a sum of bfloat16 would round.
+        logits = [tf.cast(member(images), tf.float32) for member in members]
+        return tf.add_n(logits) / len(logits)
+
+    return mean

@@ -16,7 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from rs_keras._compat import is_bookkeeping
+from rs_keras.classifiers.adapters import Logits
 from rs_keras.classifiers.adapters import as_logits
+from rs_keras.classifiers.adapters import prepared
 from rs_keras.classifiers.adapters import traced_classifier
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.graphs import is_same
@@ -118,12 +120,23 @@ class WatchedModel:
         self.traced: dict[tuple[int, ...], ConcreteFunction] = {}
         self._state: ModelState | None = None
 
-    def logits(self, images: tf.Tensor) -> tf.Tensor:
+    def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """Returns the logits; what graphs are traced of."""
         logits = self._logits(images)
         # Now: the first call may build layers, and a function of the caller's
         # may note its calls.
         self._note()
+        return logits
+
+    def prepared(self) -> Logits:
+        """Returns the function with its weights made ready; for a loop."""
+        ready = prepared(self._logits)
+
+        def logits(images: tf.Tensor) -> tf.Tensor:
+            found = ready(images)
+            self._note()
+            return found
+
         return logits
 
     # Plain Python, also while a graph is traced.
@@ -133,7 +146,7 @@ class WatchedModel:
 
     def trace(self, image_shape: tuple[int, ...]) -> ConcreteFunction:
         """Returns the classifier as a traced function; see `graphs`."""
-        traced = traced_classifier(self.logits, image_shape)
+        traced = traced_classifier(self, image_shape)
         self.traced[image_shape] = traced
         return traced
 

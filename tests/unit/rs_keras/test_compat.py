@@ -257,6 +257,51 @@ def test_casts_inputs():
         assert not _compat.casts_inputs(functional), sentence
 
 
+def test_a_graph_of_layers_is_run_with_others_in_their_place():
+    add, twice = keras.layers.Add(), keras.layers.ReLU()
+    x = keras.Input([2])
+    y = twice(x)
+    inner = keras.Sequential([keras.Input([2]), keras.layers.Dropout(0.5)])
+    model = keras.Model(x, inner(add([y, twice(y)])))
+    sentence = "Keras keeps the calls of a Functional model another way"
+    with says(sentence):
+        assert _compat.has_graph(model) and _compat.has_graph(inner), sentence
+        found = _compat.calls_of(model)
+        calls = sorted(
+            (op.name, sorted(f.name if f else "the end" for f in after))
+            for op, after in found
+        )
+    assert calls == sorted(
+        [
+            (add.name, [inner.name]),
+            (inner.name, ["the end"]),
+            (twice.name, [add.name]),
+            (twice.name, sorted([twice.name, add.name])),
+        ]
+    ), sentence
+    with says(sentence):
+        output = _compat.run_graph(
+            model,
+            tf.ones([1, 2]),
+            lambda layer: (lambda x: x + 4.0) if layer is twice else layer,
+        )
+    # (1 + 4) + (1 + 4 + 4)
+    assert output.numpy().tolist() == [[14.0, 14.0]], sentence
+    assert not _compat.has_graph(keras.Sequential([add])), sentence
+    assert _compat.takes_training(inner.layers[-1]), sentence
+    assert not _compat.takes_training(add), sentence
+
+
+def test_a_layer_casts_its_inputs_as_a_model_does():
+    layer = keras.layers.ReLU()
+    assert _compat.casts_inputs(layer)
+    x = keras.Input([2])
+    _compat.cast_inputs_as(layer, keras.Model(x, x))
+    assert not _compat.casts_inputs(layer)
+    sentence = "Keras casts the inputs of layers another way"
+    assert layer(tf.ones([1], tf.float64)).dtype == tf.float64, sentence
+
+
 def test_has_added_losses():
     sentence = "Keras keeps the losses that a call adds elsewhere"
 
