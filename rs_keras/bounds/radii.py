@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_probability import distributions as tfd
 
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
@@ -424,5 +423,9 @@ _MINIMUM_N: dict[str, Callable[[float], int]] = {
 
 def _quantile(p: tf.Tensor) -> tf.Tensor:
     """Phi^-1(p), float64."""
+    # Imported with the first bound: it takes a second and 50 MB, which training
+    # and counting votes do without. Not in the graph that may be traced now.
+    with tf.init_scope():
+        from tensorflow_probability import distributions
     zero = tf.constant(0.0, tf.float64)
-    return tfd.Normal(zero, tf.ones_like(zero)).quantile(p)
+    return distributions.Normal(zero, tf.ones_like(zero)).quantile(p)

@@ -23,7 +23,7 @@ from rs_keras._compat import import_tensorflow
 OK, MISSING, NOTE = "ok", "MISSING", "note"
 
 # Imports that can fail although pip reports no conflict. tensorflow_probability
-# imports nothing until it is used, so a module that uses it stands for it.
+# imports all of itself if TensorFlow was imported before, otherwise nothing.
 _IMPORTS = (
     "numpy",
     "scipy.stats",
@@ -34,7 +34,8 @@ _IMPORTS = (
     "tensorflow",
     "keras",
     "tf_keras",
-    "rs_keras.bounds",
+    "tensorflow_probability",
+    "rs_keras.bounds.radii",
     "tensorboard",
     "tensorflow_datasets",
     "importlib_resources",

@@ -34,7 +34,12 @@ def lines():
     """What two processes print that hash names with other seeds."""
     code = """
 import sys
+import time
+import tensorflow
 import keras
+before = time.process_time()
+from rs_keras import Certifier
+own = time.process_time() - before
 from rs_keras import datasets, models
 from rs_keras.classifiers.precision import compute_dtype
 layers = [
@@ -44,17 +49,32 @@ layers = [
 print(compute_dtype(keras.Sequential(layers)))
 datasets.load("fashion_mini")
 print("tensorflow_datasets" in sys.modules)
+print("tensorflow_probability" in sys.modules)
+print(own / before)
+from rs_keras import bounds
+float(bounds.radius(0.99, 1.0))
+print("tensorflow_probability" in sys.modules)
 """
     processes = [start(code, PYTHONHASHSEED=seed) for seed in "12"]
     return [text.split() for text in said_by(*processes)]
 
 
 def test_of_two_equally_narrow_types_one_is_told(lines):
-    assert [dtype for dtype, _ in lines] == ["bfloat16"] * 2
+    assert [dtype for dtype, *_ in lines] == ["bfloat16"] * 2
 
 
 def test_tensorflow_datasets_is_imported_when_it_is_needed(lines):
-    assert [imported for _, imported in lines] == ["False"] * 2
+    assert [imported for _, imported, *_ in lines] == ["False"] * 2
+
+
+def test_tensorflow_probability_is_imported_with_the_first_bound(lines):
+    assert [line[2] for line in lines] == ["False"] * 2
+    assert [line[4] for line in lines] == ["True"] * 2
+
+
+def test_importing_the_certifier_adds_little_to_tensorflow_and_keras(lines):
+    # In processor time: a hundredth, and a fifth if everything were imported.
+    assert all(float(line[3]) < 0.1 for line in lines)
 
 
 def test_set_worker_timeout():
