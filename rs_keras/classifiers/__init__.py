@@ -9,5 +9,6 @@ if TYPE_CHECKING:
         load_classifier as load_classifier,
     )
     from rs_keras.classifiers.checkpoints import trained_sigma as trained_sigma
+    from rs_keras.classifiers.numpy_functions import from_numpy as from_numpy
 
 __all__, __getattr__, __dir__ = attach(__name__)

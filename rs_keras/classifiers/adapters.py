@@ -152,11 +152,16 @@ def traced_classifier(
         TypeError,
         ValueError,
         NotImplementedError,
+        RuntimeError,
     ) as error:
+        # AutoGraph puts a trace of the user's code before the error itself.
+        told = str(error).strip().rpartition("\n\n")[2].strip()
         raise ValueError(
             "`model` must turn images of shape "
-            f"{list(image_shape)} into logits with TensorFlow operations. "
-            f"It failed: {error}"
+            f"{list(image_shape)} into logits with TensorFlow operations; a "
+            "function of NumPy arrays or of another framework goes through "
+            "`rs_keras.classifiers.from_numpy(function, num_classes)`. "
+            f"It failed: {told or type(error).__name__}"
         ) from error
 
 

@@ -19,6 +19,7 @@ from rs_keras.classifiers.adapters import as_logits
 from rs_keras.classifiers.adapters import traced_classifier
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.graphs import is_same
+from rs_keras.classifiers.numpy_functions import NumpyClassifier
 
 # Their objects are told apart by identity; their insides are not looked at.
 _LIBRARIES = frozenset(
@@ -184,7 +185,10 @@ def _parts(value: Any) -> list[Any]:
     """Returns what is inside an object that a traced graph may rest on."""
     if isinstance(value, keras.Layer):
         return [*_attributes(value, _NOTES), *_own_classes(value)]
-    if isinstance(value, (tf.Tensor, tf.Variable, keras.Variable)):
+    # A graph calls a function of arrays anew in each pass: it does not go stale.
+    if isinstance(
+        value, (tf.Tensor, tf.Variable, keras.Variable, NumpyClassifier)
+    ):
         return []
     if isinstance(value, np.ndarray | np.generic):
         return [_digest(value)] if value.nbytes <= _MOST_BYTES else []

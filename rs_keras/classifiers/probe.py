@@ -38,6 +38,8 @@ _REFUSED = (
     (_WRITES, "the operation {}, which writes a variable in each pass"),
     (_FROM_OUTSIDE, "the operation {}, which reads anew in each pass"),
 )
+# The error itself among the lines that TensorFlow puts around it.
+_PYTHON_ERROR = re.compile(r"^(?:\{\{.*\}\} )?(\w*(?:Error|Exception): .*)$", re.M)
 # What they do cannot be searched.
 _OPAQUE = (*PYTHON_OPS, "XlaCallModule", "RemoteCall")
 
@@ -153,7 +155,15 @@ def probe(
     """
 
     def run(rows: np.ndarray) -> np.ndarray:
-        return tf.cast(traced(tf.constant(rows)), tf.float64).numpy()
+        try:
+            return tf.cast(traced(tf.constant(rows)), tf.float64).numpy()
+        except tf.errors.OpError as error:
+            lines = str(error.message).splitlines()
+            told = _PYTHON_ERROR.findall(str(error.message)) or lines[-1:]
+            raise ValueError(
+                f"`model` must answer passes of any size. On {len(rows)} "
+                f"images it failed: {told[-1]}"
+            ) from error
 
     rows = np.asarray(images)
     few = run(rows[:FEW])
