@@ -10,12 +10,14 @@ from rs_keras.models.registry import names
 from rs_keras.models.resnet import cifar_resnet
 from rs_keras.models.resnet import resnet18
 from rs_keras.models.resnet import resnet50
+from rs_keras.models.torch_checkpoints import from_torch_checkpoint
 
 __all__ = [
     "PRETRAINED",
     "Pretrained",
     "cifar_resnet",
     "for_dataset",
+    "from_torch_checkpoint",
     "get",
     "lenet",
     "names",
