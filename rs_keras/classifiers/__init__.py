@@ -10,5 +10,6 @@ if TYPE_CHECKING:
     )
     from rs_keras.classifiers.checkpoints import trained_sigma as trained_sigma
     from rs_keras.classifiers.numpy_functions import from_numpy as from_numpy
+    from rs_keras.classifiers.outputs import with_logits as with_logits
 
 __all__, __getattr__, __dir__ = attach(__name__)

@@ -105,6 +105,7 @@ class WatchedModel:
 
     Args:
         model: As in `as_logits`.
+        num_classes: As in `as_logits`.
 
     Attributes:
         traced: The classifier as a traced function, by image shape.
@@ -131,9 +132,9 @@ class WatchedModel:
     `model` must keep the layers and attributes ... make another certifier...
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, num_classes: int | None = None) -> None:
         self._model = model
-        self._logits = as_logits(model)
+        self._logits = as_logits(model, num_classes)
         self.traced: dict[tuple[int, ...], ConcreteFunction] = {}
         self._state: ModelState | None = None
 
@@ -185,7 +186,7 @@ def _parts(value: Any) -> list[Any]:
     """Returns what is inside an object that a traced graph may rest on."""
     if isinstance(value, keras.Layer):
         return [*_attributes(value, _NOTES), *_own_classes(value)]
-    # A graph calls a function of arrays anew in each pass: it does not go stale.
+    # A function of arrays is called anew in each pass, not frozen in a graph.
     if isinstance(
         value, (tf.Tensor, tf.Variable, keras.Variable, NumpyClassifier)
     ):

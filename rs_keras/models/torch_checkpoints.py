@@ -15,8 +15,8 @@ from rs_keras.datasets.registry import REGISTRY
 from rs_keras.models.lenet import lenet
 from rs_keras.models.resnet import cifar_resnet
 from rs_keras.models.resnet import resnet50
-from rs_keras.models.torch_files import CheckpointError
 from rs_keras.models.torch_files import read_tensors
+from rs_keras.models.torch_pickles import CheckpointError
 
 State = dict[str, np.ndarray]
 

@@ -108,9 +108,7 @@ def test_a_function_may_remember_its_calls(pictures):
     ],
     ids=["labels", "in a list", "raises"],
 )
-def test_what_a_function_does_wrong_is_told_in_a_line(
-    function, told, pictures
-):
+def test_what_a_function_does_wrong_is_told_in_a_line(function, told, pictures):
     certifier = Certifier(from_numpy(function, 2), sigma=0.5)
     with pytest.raises(ValueError, match=told) as caught:
         certifier.predict(pictures)

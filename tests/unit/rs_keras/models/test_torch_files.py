@@ -164,6 +164,7 @@ def hostile(path):
     yield "memo", b"j\xff\xff\xff\x7f"
     yield "empty", b""
     yield "two values", b"]]"
+    yield "no mark", b"]t"
 
 
 def cases():
@@ -252,6 +253,10 @@ def test_other_files(tmp_path):
         archive.writestr("readme", "no tensors")
     with pytest.raises(ValueError, match="one data.pkl. Received: 0"):
         read_tensors(tmp_path / "weights.zip")
+    with zipfile.ZipFile(tmp_path / "c.pt", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", kit.pickled(b"}"))
+    with pytest.raises(ValueError, match="compresses no part"):
+        read_tensors(tmp_path / "c.pt")
     for text in (b"", b"PNG", b"\x80\x02}."):
         (tmp_path / "other.pt").write_bytes(text)
         with pytest.raises(ValueError, match="cannot read"):
