@@ -56,9 +56,9 @@ class _KerasLogits:
         self._network()
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        if not self.model.built:
-            # A Sequential model has no outputs before its first call.
-            self.model(images, training=False)
+        if isinstance(self.model, keras.Sequential) and not self.model.built:
+            # It has no outputs before its first call.
+            self.model.build([None, *images.shape[1:]])
         outputs = self._network()(images, training=False)
         return _only_output(outputs, self.num_classes)
 

@@ -111,7 +111,7 @@ def with_logits(model: Any, num_classes: int | None = None) -> Any:
     >>> bool(np.allclose(keras.ops.softmax(logits), model(images)))
     True
     """
-    if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
+    if not _tells_its_end(model):
         return model
     inputs, outputs = model.inputs, getattr(model, "outputs", None) or []
     _check_single("inputs", "batch of images", _names(model, "input"), inputs)
@@ -138,6 +138,17 @@ def with_logits(model: Any, num_classes: int | None = None) -> Any:
     if logits is tensor and plain:
         return model
     return keras.Model(inputs[0], logits, name=model.name)
+
+
+def _tells_its_end(model: Any) -> bool:
+    """Whether a model is its layers: not where a subclass has its own call."""
+    if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
+        return False
+    homes = [
+        next(base for base in type(model).__mro__ if name in vars(base))
+        for name in ("call", "__call__")
+    ]
+    return all(home.__module__.startswith("keras.") for home in homes)
 
 
 def _structure(model: keras.Model, kind: str) -> Any:
@@ -174,7 +185,7 @@ def _before_activation(tensor: Any) -> Any:
     """Returns what a softmax or sigmoid at the end is made of."""
     layer, inputs = _compat.producer_of(tensor)
     if isinstance(layer, keras.Model):
-        inner = getattr(layer, "outputs", None) or []
+        inner = layer.outputs if _tells_its_end(layer) else []
         if len(inner) != 1 or len(layer.inputs) != 1 or len(inputs) != 1:
             return tensor
         logits = _before_activation(inner[0])

@@ -1,5 +1,6 @@
 """Networks of the papers: images in [0, 1] to logits, normalised inside."""
 
+from rs_keras.models.dncnn import dncnn
 from rs_keras.models.lenet import lenet
 from rs_keras.models.pretrained import PRETRAINED
 from rs_keras.models.pretrained import Pretrained
@@ -16,6 +17,7 @@ __all__ = [
     "PRETRAINED",
     "Pretrained",
     "cifar_resnet",
+    "dncnn",
     "for_dataset",
     "from_torch_checkpoint",
     "get",

@@ -56,8 +56,9 @@ def cifar_resnet(
     >>> from rs_keras import models
     >>> models.cifar_resnet(depth=20).output_shape
     (None, 10)
-    >>> models.cifar_resnet(depth=20, shortcuts="pad").count_params()
-    271290
+    >>> model = models.cifar_resnet(depth=20, shortcuts="pad")
+    >>> model.count_params() - 1376  # without moving statistics
+    269722
 
     References:
     - [He et al., 2016](https://arxiv.org/abs/1512.03385), section 4.2

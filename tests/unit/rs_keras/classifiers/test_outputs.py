@@ -250,6 +250,26 @@ def test_a_sigma_for_each_image_of_a_binary_model(images):
     assert certifier.certify(images, n=100, seed=3).counts.shape == (5, 2)
 
 
+class OwnCall(keras.Model):
+    """Made as a Functional model, and called otherwise."""
+
+    def call(self, images, training=False):
+        return 1.0 - super().call(images, training=training)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_call_of_ones_own_is_not_bypassed(nested, images):
+    """Least probable classes win here."""
+    layers = functional(activation="softmax")
+    model = OwnCall(layers.inputs, layers.outputs[0])
+    if nested:
+        model = keras.Sequential([keras.Input(SHAPE), model])
+    counts = Certifier(model, sigma=0.5).sample(images, n=300, seed=5)
+    opposite = Certifier(lambda x: -logits_in_graph(x), sigma=0.5)
+    wanted = opposite.sample(images, n=300, seed=5)
+    assert np.abs(counts - wanted).sum() <= 2
+
+
 def two_outputs():
     images = keras.Input(SHAPE, name="images")
     flat = keras.layers.Flatten()(images)
