@@ -17,6 +17,31 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+# -- Keras: its backend -------------------------------------------------------
+
+
+def check_backend() -> None:
+    """Refuses to work under another backend of Keras than TensorFlow's.
+
+    Raises:
+        ValueError: That says how to choose it.
+
+    Example:
+
+    >>> from rs_keras._compat import check_backend
+    >>> check_backend()
+    """
+    import keras
+
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ValueError(
+            "rs-keras needs the TensorFlow backend of Keras: set "
+            "KERAS_BACKEND=tensorflow in the environment before Keras is "
+            f"imported. Received: backend={backend!r}"
+        )
+
+
 # -- TensorFlow: what it prints ----------------------------------------------
 
 
@@ -456,6 +481,30 @@ class keras_hook:
                 "this release does not have"
             )
         setattr(owner, name, self._method)
+
+
+def producer_of(tensor: Any) -> tuple[Any, list[Any]]:
+    """Returns what made a symbolic tensor, and the tensors it was made of.
+
+    Args:
+        tensor: An output of a Functional model.
+
+    Returns:
+        The layer or operation, and its inputs.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras._compat import producer_of
+    >>> images = keras.Input([3])
+    >>> layer = keras.layers.Dense(2)
+    >>> made, inputs = producer_of(layer(images))
+    >>> made is layer, inputs[0] is images
+    (True, True)
+    """
+    history = tensor._keras_history
+    node = history.operation._inbound_nodes[history.node_index]
+    return history.operation, list(node.input_tensors)
 
 
 # -- argparse ----------------------------------------------------------------

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from rs_keras import _compat
 from rs_keras.classifiers.adapters import image_shape
+from rs_keras.classifiers.probe import check_no_softmax
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import labels_of
 from rs_keras.trainers._distributed import replicas
@@ -306,6 +307,15 @@ class SmoothTrainer(NoisyModel):
         data_checks.check_labels(labels, len(images), self._classes(images))
         if training:
             self.sigma.check_targets(targets)
+            self._check_logits(images)
+
+    def _check_logits(self, images: Any) -> None:
+        """Refuses probabilities of a model whose last layer does not tell."""
+        if getattr(self.model, "outputs", None):
+            return
+        with self.distribute_strategy.scope():
+            logits = self(self._floats(images[:8]), training=False)
+        check_no_softmax(self._floats(logits).numpy())
 
     def _classes(self, images: Any) -> int | None:
         """Returns the number of classes, by a forward pass if need be."""

@@ -11,6 +11,7 @@ from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
 from rs_keras._checks import check_images
 from rs_keras._checks import check_positive
+from rs_keras._compat import check_backend
 from rs_keras.certification.sampling import NOISE_MODES
 from rs_keras.certification.sampling import Sampler
 from rs_keras.certification.sampling import SamplingLoop
@@ -63,6 +64,7 @@ class SmoothedClassifier:
         dtype: str | None = None,
         key: Key = None,
     ) -> None:
+        check_backend()
         self.model = model
         self.sigma = sigma_for(model, sigma)
         if num_classes is not None:
@@ -77,7 +79,7 @@ class SmoothedClassifier:
         self._key = None if key is None else load_key(key)
         # The model that votes: a copy if it computes in another type.
         self.computing = model if dtype is None else computing_in(model, dtype)
-        self._watched = WatchedModel(self.computing)
+        self._watched = WatchedModel(self.computing, num_classes)
         self._loops: dict[tuple[int, ...], SamplingLoop] = {}
         self._probed: set[tuple[tuple[int, ...], bool]] = set()
 

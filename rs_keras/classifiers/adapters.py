@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 import keras
@@ -11,29 +12,32 @@ import tensorflow as tf
 from rs_keras._checks import check_positive
 from rs_keras.classifiers.folding import FoldedNetwork
 from rs_keras.classifiers.graphs import ConcreteFunction
+from rs_keras.classifiers.outputs import last_activations
+from rs_keras.classifiers.outputs import with_logits
 
 Logits = Callable[[tf.Tensor], tf.Tensor]
 
 
-def as_logits(model: Any) -> Logits:
+def as_logits(model: Any, num_classes: int | None = None) -> Logits:
     """Returns `model` as a function of tensors, in inference mode.
 
     Args:
         model: A Keras model, a loaded SavedModel, or a callable made of
             TensorFlow operations; from images [m, H, W, C] to logits
-            [m, num_classes].
+            [m, num_classes]. Of a Keras model's last layer see `with_logits`.
+        num_classes: 2 for a model with one output, the logit of class 1.
 
     Raises:
-        ValueError: If `model` cannot be called.
+        ValueError: If `model` cannot be called, or has several outputs.
     """
     if isinstance(model, keras.Model):
-        return FoldedNetwork(model)
+        return _KerasLogits(model, num_classes)
     if callable(model):
-        return lambda images: _only_output(model(images))
+        return lambda images: _only_output(model(images), num_classes)
     if getattr(model, "signatures", None):
         signature = model.signatures.get("serving_default")
         if signature is not None:
-            return lambda images: _only_output(signature(images))
+            return lambda images: _only_output(signature(images), num_classes)
     raise ValueError(
         "`model` must be a Keras model, a SavedModel with a "
         "`serving_default` signature, or a function from images to logits. "
@@ -62,15 +66,55 @@ def prepared(logits: Logits) -> Logits:
     return logits if prepare is None else prepare()
 
 
-def _only_output(outputs: Any) -> tf.Tensor:
-    """Unpacks what SavedModel signatures return: a dict of one tensor."""
-    if isinstance(outputs, dict):
+class _KerasLogits:
+    """A Keras model's logits, whatever its last layer is by now."""
+
+    def __init__(self, model: keras.Model, num_classes: int | None) -> None:
+        self.model = model
+        self.num_classes = num_classes
+        self._seen: list[Any] = []
+        self._made = model
+        # Several outputs are told of now.
+        self._network()
+
+    def __call__(self, images: tf.Tensor) -> tf.Tensor:
+        if isinstance(self.model, keras.Sequential) and not self.model.built:
+            # It has no outputs before its first call.
+            self.model.build([None, *images.shape[1:]])
+        return self.prepared()(tf.convert_to_tensor(images))
+
+    def prepared(self) -> Logits:
+        """Returns the function, with the folded weights computed now."""
+        network = FoldedNetwork(self._network()).prepared()
+        return lambda images: _only_output(network(images), self.num_classes)
+
+    @tf.autograph.experimental.do_not_convert
+    def _network(self) -> keras.Model:
+        # A model that is made for its logits is made once, but for edits.
+        now = last_activations(self.model)
+        same = len(now) == len(self._seen) and all(map(is_, now, self._seen))
+        if not same:
+            self._made = with_logits(self.model, self.num_classes)
+            self._seen = now
+        return self._made
+
+
+def _only_output(outputs: Any, num_classes: int | None) -> tf.Tensor:
+    """Returns one tensor of logits, of a dict or list with one, too."""
+    if isinstance(outputs, dict | list | tuple):
         if len(outputs) != 1:
+            told = (
+                sorted(outputs) if isinstance(outputs, dict) else len(outputs)
+            )
             raise ValueError(
                 "`model` must return one tensor, the logits. "
-                f"Received: outputs {sorted(outputs)}"
+                f"Received: outputs {told}"
             )
-        (outputs,) = outputs.values()
+        values = outputs.values() if isinstance(outputs, dict) else outputs
+        (outputs,) = values
+    shape = getattr(outputs, "shape", ())
+    if num_classes == 2 and len(shape) == 2 and shape[-1] == 1:
+        return tf.concat([tf.zeros_like(outputs), outputs], -1)
     return outputs
 
 
@@ -100,6 +144,8 @@ def input_shape(model: Any) -> Any:
     than one batch.
     """
     shape = getattr(model, "input_shape", None)
+    if isinstance(shape, dict | list) and len(shape) == 1:
+        [shape] = shape.values() if isinstance(shape, dict) else shape
     signatures = getattr(model, "signatures", None) or {}
     if shape is None and "serving_default" in signatures:
         signature = signatures["serving_default"]
@@ -183,11 +229,16 @@ def traced_classifier(
         TypeError,
         ValueError,
         NotImplementedError,
+        RuntimeError,
     ) as error:
+        # AutoGraph puts a trace of the user's code before the error itself.
+        told = str(error).strip().rpartition("\n\n")[2].strip()
         raise ValueError(
             "`model` must turn images of shape "
-            f"{list(image_shape)} into logits with TensorFlow operations. "
-            f"It failed: {error}"
+            f"{list(image_shape)} into logits with TensorFlow operations; a "
+            "function of NumPy arrays or of another framework goes through "
+            "`rs_keras.classifiers.from_numpy(function, num_classes)`. "
+            f"It failed: {told or type(error).__name__}"
         ) from error
 
 
@@ -218,7 +269,8 @@ def count_classes(traced: ConcreteFunction, num_classes: int | None) -> int:
         )
     if columns < 2:
         raise ValueError(
-            "`model` must tell at least two classes apart (one logit a class). "
+            "`model` must tell at least two classes apart (one logit a class; "
+            "with num_classes=2, one logit is that of class 1). "
             f"Received: outputs={columns}"
         )
     return int(columns)

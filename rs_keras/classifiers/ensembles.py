@@ -120,9 +120,8 @@ def denoised(
     Args:
         model: A classifier, as `Certifier` takes it, of clean images.
         denoiser: From (noisy images [m, H, W, C], sigma) to images of the same
-            shape. The noise is added to pixels in [0, 1] and never clipped: a
-            denoiser of images in [-1, 1] must be given 2 * z - 1 and
-            2 * sigma.
+            shape. The noise is added to pixels in [0, 1] and never clipped.
+            `diffusion_denoiser` makes one of a diffusion model.
         sigma: Standard deviation of the noise: that of the `Certifier`.
 
     Returns:

@@ -22,6 +22,7 @@ from rs_keras.classifiers.adapters import prepared
 from rs_keras.classifiers.adapters import traced_classifier
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.graphs import is_same
+from rs_keras.classifiers.numpy_functions import NumpyClassifier
 
 # Objects of these libraries are compared by identity, not by content.
 _LIBRARIES = frozenset(
@@ -88,6 +89,7 @@ class WatchedModel:
 
     Args:
         model: As in `as_logits`.
+        num_classes: As in `as_logits`.
 
     Attributes:
         traced: The classifier as a traced function, by image shape.
@@ -114,9 +116,9 @@ class WatchedModel:
     `model` must keep the layers and attributes ... make another certifier...
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, num_classes: int | None = None) -> None:
         self._model = model
-        self._logits = as_logits(model)
+        self._logits = as_logits(model, num_classes)
         self.traced: dict[tuple[int, ...], ConcreteFunction] = {}
         self._state: ModelState | None = None
 
@@ -179,7 +181,10 @@ def _parts(value: Any) -> list[Any]:
     """Returns what is inside an object that a traced graph may rest on."""
     if isinstance(value, keras.Layer):
         return [*_attributes(value), *_own_classes(value)]
-    if isinstance(value, (tf.Tensor, tf.Variable, keras.Variable)):
+    # A function of arrays is called anew in each pass, not frozen in a graph.
+    if isinstance(
+        value, (tf.Tensor, tf.Variable, keras.Variable, NumpyClassifier)
+    ):
         return []
     if isinstance(value, np.ndarray | np.generic):
         return [_digest(value)] if value.nbytes <= _MOST_BYTES else []

@@ -38,6 +38,10 @@ _REFUSED = (
     (_WRITES, "the operation {}, which writes a variable in each pass"),
     (_FROM_OUTSIDE, "the operation {}, which reads anew in each pass"),
 )
+# The error itself among the lines that TensorFlow puts around it.
+_PYTHON_ERROR = re.compile(
+    r"^(?:\{\{.*\}\} )?(\w*(?:Error|Exception): .*)$", re.M
+)
 # Operations whose effects cannot be inspected.
 _OPAQUE = (*PYTHON_OPS, "XlaCallModule", "RemoteCall")
 
@@ -129,8 +133,8 @@ def probe(
         batch_size: Rows of a pass.
         num_classes: How many logits an image must get. A vote for a class
             beyond them would be lost, and the certificate not true.
-        votes: Whether only the largest logit counts. Then rows of zeros and
-            ones (hard decisions) are as good as logits.
+        votes: Whether only the largest logit counts. Then probabilities, and
+            rows of zeros and ones (hard decisions), are as good as logits.
 
     Raises:
         ValueError: If it gives other than `num_classes` numbers an image,
@@ -153,7 +157,15 @@ def probe(
     """
 
     def run(rows: np.ndarray) -> np.ndarray:
-        return tf.cast(traced(tf.constant(rows)), tf.float64).numpy()
+        try:
+            return tf.cast(traced(tf.constant(rows)), tf.float64).numpy()
+        except tf.errors.OpError as error:
+            lines = str(error.message).splitlines()
+            told = _PYTHON_ERROR.findall(str(error.message)) or lines[-1:]
+            raise ValueError(
+                f"`model` must answer passes of any size. On {len(rows)} "
+                f"images it failed: {told[-1]}"
+            ) from error
 
     rows = np.asarray(images)
     few = run(rows[:FEW])
@@ -165,8 +177,10 @@ def probe(
             f"num_classes={num_classes}"
         )
     hard = votes and bool(((few == 0.0) | (few == 1.0)).all())
-    if not hard:
-        _check_no_softmax(few)
+    if not votes:
+        check_no_softmax(few)
+    if num_classes == 2 and not hard:
+        _warn_of_sigmoid(few)
     rows = rows[:batch_size]
     nodes = list(operations(traced))
     compare = _Comparison(run(rows), _is_short(nodes), hard)
@@ -247,13 +261,42 @@ def _plain(image: np.ndarray) -> np.ndarray:
     return np.stack([black, grey, white, left, top, checked, image, 1 - image])
 
 
-def _check_no_softmax(logits: np.ndarray) -> None:
+def check_no_softmax(logits: np.ndarray) -> None:
+    """Refuses probabilities where their softmax would be taken.
+
+    Args:
+        logits: [m, num_classes].
+
+    Raises:
+        ValueError: If they are none below zero and sum to one in each row.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras.classifiers.probe import check_no_softmax
+    >>> check_no_softmax(np.array([[0.2, 0.9]]))
+    """
     logits = logits[np.isfinite(logits).all(-1)]
     sums_to_one = np.abs(logits.sum(-1) - 1.0) < 1e-2
     if len(logits) and (logits >= 0.0).all() and sums_to_one.all():
         raise ValueError(
-            "`model` must return logits, without softmax. Received: rows "
-            "that sum to one; remove the last softmax layer"
+            "`model` must return logits, without softmax, where probabilities "
+            "are made of them (soft bounds, training). Received: rows that "
+            "sum to one; leave out the last softmax, or take the logarithm of "
+            "its probabilities: they are the softmax of that"
+        )
+
+
+def _warn_of_sigmoid(logits: np.ndarray) -> None:
+    """Warns of what looks like a probability where a logit was said to be."""
+    one, other = logits[:, 1], logits[:, 0]
+    if not other.any() and ((one > 0.0) & (one < 1.0)).all():
+        warnings.warn(
+            "the one output of `model` lies between 0 and 1 on all noisy "
+            "images, and is taken for a logit: class 1 where it is > 0. If it "
+            "is a probability, return it less 0.5, or its logit",
+            UserWarning,
+            stacklevel=2,
         )
 
 

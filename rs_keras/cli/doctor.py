@@ -74,6 +74,7 @@ def findings() -> Iterator[Finding]:
     yield OK, "python", platform.python_version()
     yield from _packages()
     yield from _imports()
+    yield _backend()
     yield from _devices()
     yield _data()
     yield from _bundled()
@@ -121,6 +122,22 @@ def _imports() -> Iterator[Finding]:
         else:
             yield MISSING, f"import {name}", f"{type(error).__name__}: {error}"
     yield OK, "imports", ", ".join(working) or "none"
+
+
+def _backend() -> Finding:
+    """Names the backend of Keras, which must be TensorFlow's."""
+    chosen = os.environ.get("KERAS_BACKEND")
+    if "keras" in sys.modules:
+        import keras
+
+        chosen = keras.backend.backend()
+    if chosen in (None, "tensorflow"):
+        return OK, "keras backend", "tensorflow"
+    return (
+        MISSING,
+        "keras backend",
+        f"{chosen}, but tensorflow is needed: set KERAS_BACKEND=tensorflow",
+    )
 
 
 def _failure(name: str) -> Exception | None:

@@ -1,5 +1,6 @@
 """Networks of the papers: images in [0, 1] to logits, normalised inside."""
 
+from rs_keras.models.dncnn import dncnn
 from rs_keras.models.lenet import lenet
 from rs_keras.models.pretrained import PRETRAINED
 from rs_keras.models.pretrained import Pretrained
@@ -10,12 +11,15 @@ from rs_keras.models.registry import names
 from rs_keras.models.resnet import cifar_resnet
 from rs_keras.models.resnet import resnet18
 from rs_keras.models.resnet import resnet50
+from rs_keras.models.torch_checkpoints import from_torch_checkpoint
 
 __all__ = [
     "PRETRAINED",
     "Pretrained",
     "cifar_resnet",
+    "dncnn",
     "for_dataset",
+    "from_torch_checkpoint",
     "get",
     "lenet",
     "names",

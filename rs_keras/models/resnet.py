@@ -6,11 +6,15 @@ from typing import Any
 
 import keras
 
+from rs_keras._checks import check_choice
 from rs_keras.datasets.registry import REGISTRY
 from rs_keras.models import parts
 
 _CIFAR10 = REGISTRY["cifar10"]
 _IMAGENET = REGISTRY["imagenet2012"]
+
+# Where a block changes height, width and channels.
+SHORTCUTS = ("conv", "pad")
 
 
 def cifar_resnet(
@@ -19,13 +23,13 @@ def cifar_resnet(
     num_classes: int = 10,
     mean: Sequence[float] | None = _CIFAR10.mean,
     std: Sequence[float] | None = _CIFAR10.std,
+    shortcuts: str = "conv",
 ) -> keras.Model:
     """The ResNet for CIFAR: three stages of 16, 32 and 64 channels.
 
     Shortcuts between stages are a strided 1x1 convolution with batch
-    normalisation, as in the references' code (He et al. pad with zeros
-    instead). Convolutions start from Normal(0, 2 / fan_out), the last layer
-    from PyTorch's default.
+    normalisation, as in the references' code. Convolutions start from
+    Normal(0, 2 / fan_out), the last layer from PyTorch's default.
 
     Args:
         depth: 6 n + 2 layers, with n blocks a stage: 20 (272,474 parameters),
@@ -35,6 +39,9 @@ def cifar_resnet(
         mean: Of each channel, subtracted in the first layer; CIFAR-10's.
             None for neither.
         std: Of each channel, > 0; CIFAR-10's. None for neither.
+        shortcuts: Between stages: "conv", or "pad" (every second row and
+            column, and channels of zeros on both sides: option A of He et
+            al., without parameters).
 
     Returns:
         A Functional model from images [B, H, W, C] in [0, 1] to logits
@@ -42,13 +49,16 @@ def cifar_resnet(
 
     Raises:
         ValueError: If the depth is another one, or a shape, number of classes,
-            mean or standard deviation is invalid.
+            mean, standard deviation or kind of shortcut is invalid.
 
     Example:
 
     >>> from rs_keras import models
     >>> models.cifar_resnet(depth=20).output_shape
     (None, 10)
+    >>> model = models.cifar_resnet(depth=20, shortcuts="pad")
+    >>> model.count_params() - 1376  # without moving statistics
+    269722
 
     References:
     - [He et al., 2016](https://arxiv.org/abs/1512.03385), section 4.2
@@ -64,7 +74,9 @@ def cifar_resnet(
     shape = parts.check_shape(input_shape, num_classes, smallest=8)
     images, x = parts.image_input(shape, mean, std)
     x = _unit(x, 16, 3, "stem")
-    x = _stages(x, _basic, (16, 32, 64), [(depth - 2) // 6] * 3)
+    check_choice("shortcuts", shortcuts, SHORTCUTS)
+    counts = [(depth - 2) // 6] * 3
+    x = _stages(x, _basic, (16, 32, 64), counts, shortcuts=shortcuts)
     return _head(images, x, num_classes, f"cifar_resnet{depth}")
 
 
@@ -162,6 +174,7 @@ def _stages(
     filters: Sequence[int],
     counts: Sequence[int],
     kaiming: bool = True,
+    shortcuts: str = "conv",
 ) -> Any:
     """Blocks; every stage but the first halves height and width."""
     for stage, (width, count) in enumerate(
@@ -170,38 +183,62 @@ def _stages(
         for number in range(1, count + 1):
             name = f"stage{stage}_block{number}"
             strides = 2 if number == 1 and stage > 1 else 1
-            x = block(x, width, name, strides=strides, kaiming=kaiming)
+            y = block(x, width, name, strides=strides, kaiming=kaiming)
+            how = {"strides": strides, "kaiming": kaiming}
+            x = _join(x, y, name, shortcuts=shortcuts, **how)
     return x
 
 
 def _basic(
     x: Any, filters: int, name: str, *, strides: int, kaiming: bool
 ) -> Any:
-    """Two 3x3 convolutions and a shortcut."""
+    """Two 3x3 convolutions."""
     y = _unit(x, filters, 3, name, "1", strides=strides, kaiming=kaiming)
-    y = _conv_norm(y, filters, 3, name, "2", kaiming=kaiming)
-    return _join(x, y, name, strides=strides, kaiming=kaiming)
+    return _conv_norm(y, filters, 3, name, "2", kaiming=kaiming)
 
 
 def _bottleneck(
     x: Any, filters: int, name: str, *, strides: int, kaiming: bool
 ) -> Any:
-    """1x1 down, 3x3, 1x1 up to four times the channels, and a shortcut."""
+    """1x1 down, 3x3, 1x1 up to four times the channels."""
     y = _unit(x, filters, 1, name, "1", kaiming=kaiming)
     y = _unit(y, filters, 3, name, "2", strides=strides, kaiming=kaiming)
-    y = _conv_norm(y, 4 * filters, 1, name, "3", kaiming=kaiming)
-    return _join(x, y, name, strides=strides, kaiming=kaiming)
+    return _conv_norm(y, 4 * filters, 1, name, "3", kaiming=kaiming)
 
 
-def _join(x: Any, y: Any, name: str, *, strides: int, kaiming: bool) -> Any:
+def _join(
+    x: Any,
+    y: Any,
+    name: str,
+    *,
+    strides: int,
+    kaiming: bool,
+    shortcuts: str,
+) -> Any:
     """relu(y + shortcut(x)); the shortcut is x itself where shapes allow."""
-    if strides > 1 or x.shape[-1] != y.shape[-1]:
-        short = f"{name}_short"
+    short = f"{name}_short"
+    changes = strides > 1 or x.shape[-1] != y.shape[-1]
+    if changes and shortcuts == "pad":
+        x = _padded(x, y.shape[-1], short, strides)
+    elif changes:
         x = _conv_norm(
             x, y.shape[-1], 1, short, strides=strides, kaiming=kaiming
         )
     y = keras.layers.Add(name=f"{name}_add")([y, x])
     return keras.layers.ReLU(name=f"{name}_relu")(y)
+
+
+def _padded(x: Any, filters: int, name: str, strides: int) -> Any:
+    """Every second row and column, with as many zero channels on each side."""
+    # A mean of one pixel is that pixel.
+    x = keras.layers.AveragePooling2D(1, strides, name=f"{name}_stride")(x)
+    side = (filters - x.shape[-1]) // 2
+    # Called "channels_first", [B, H, W, C] has W and C where a layer pads.
+    return keras.layers.ZeroPadding2D(
+        ((0, 0), (side, side)),
+        data_format="channels_first",
+        name=f"{name}_pad",
+    )(x)
 
 
 def _unit(

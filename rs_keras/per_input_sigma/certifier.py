@@ -11,6 +11,7 @@ from rs_keras._checks import check_images
 from rs_keras._checks import check_positive
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certifier import Certifier
+from rs_keras.classifiers.outputs import with_logits
 from rs_keras.noise.grid import GridNoise
 from rs_keras.noise.grid import grid_noise
 from rs_keras.noise.keyed_seeds import Seed
@@ -111,7 +112,7 @@ class DataDependentCertifier:
         )
         # The sigma that is chosen is that of the network that is certified.
         self.optimizer = SigmaOptimizer(
-            self._certifier.computing,
+            with_logits(self._certifier.computing, self._certifier.num_classes),
             steps,
             num_noise,
             learning_rate,

@@ -110,6 +110,21 @@ def doctor_says(monkeypatch):
     return look
 
 
+@pytest.mark.parametrize("imported", [True, False])
+def test_another_backend_of_keras(monkeypatch, doctor_says, imported):
+    assert doctor_says("keras backend") == ("ok", "tensorflow")
+    if imported:
+        monkeypatch.setattr("keras.backend.backend", lambda: "jax")
+    else:  # its own backend may be what fails
+        monkeypatch.delitem(sys.modules, "keras", raising=False)
+        monkeypatch.setenv("KERAS_BACKEND", "jax")
+    state, told = doctor_says("keras backend")
+    assert (state, told.split(":")[0]) == (
+        "MISSING",
+        "jax, but tensorflow is needed",
+    )
+
+
 def test_all_bundled_archives_are_looked_at(doctor_says):
     state, told = doctor_says("bundled data")
     assert state == "ok"

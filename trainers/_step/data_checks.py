@@ -61,8 +61,9 @@ def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
     """
     if num_classes == 1:
         raise ValueError(
-            "`model` must tell at least 2 classes apart. Received: one logit "
-            "an image; a binary classifier needs two"
+            "`model` must tell at least 2 classes apart. Received: one "
+            "logit an image; `rs_keras.classifiers.with_logits(model, "
+            "num_classes=2)` makes two of it"
         )
     array = np.asarray(labels)
     if array.shape not in ((count,), (count, 1)):

@@ -6,8 +6,10 @@ import keras
 import tensorflow as tf
 
 from rs_keras._checks import check_count
+from rs_keras._compat import check_backend
 from rs_keras._config import arguments_of
 from rs_keras.adversaries.base import Classify
+from rs_keras.classifiers.outputs import for_training
 from rs_keras.noise import normal
 from rs_keras.noise import uniform
 from rs_keras.trainers._step import input_gradients
@@ -35,7 +37,8 @@ class NoisyModel(keras.Model):
 
     Args:
         model: The classifier, from images [B, H, W, C] in [0, 1] to logits
-            [B, num_classes].
+            [B, num_classes]; of a softmax or a sigmoid at its end, see
+            `rs_keras.classifiers.with_logits`.
         sigma: Standard deviation of the noise, > 0, in units of pixels in
             [0, 1]; or a `PerExampleSigma`.
         num_noise: Noisy copies of each image (m in the papers), >= 1.
@@ -107,11 +110,14 @@ class NoisyModel(keras.Model):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
+        check_backend()
         if not isinstance(model, keras.Layer):
             raise ValueError(
                 "`model` must be a Keras model from images to logits. "
                 f"Received: model={model!r}"
             )
+        # A softmax at the end is left out; the weights are the same.
+        model = for_training(model)
         kwargs.setdefault("dtype", model.dtype_policy)
         super().__init__(**kwargs)
         self.model = model

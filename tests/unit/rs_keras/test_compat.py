@@ -459,3 +459,15 @@ def test_what_the_documentation_prints_of_a_parser():
     with says(sentence):
         assert commands.usage_of(parser) == "prog [-h] [--out OUT]\n", sentence
         assert commands.help_of(parser, out) == "of prog (default: a)", sentence
+
+
+def test_a_symbolic_tensor_knows_what_made_it():
+    """Also an inner model, and an operation that is no layer."""
+    images = keras.Input([3])
+    inner = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+    outside = inner(images)
+    with says("Keras keeps the history of a symbolic tensor elsewhere"):
+        assert _compat.producer_of(outside) == (inner, [images])
+        operation, inputs = _compat.producer_of(keras.ops.relu(outside))
+        assert not isinstance(operation, keras.Layer)
+        assert inputs[0] is outside
