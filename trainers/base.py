@@ -1,5 +1,6 @@
 """The trainer that every method builds on: one training step, one test."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,11 +17,11 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers._distributed import replicas
 from rs_keras.trainers._distributed import startup
 from rs_keras.trainers._step import data_checks
+from rs_keras.trainers._step.compiled_model import CompiledModel
 from rs_keras.trainers._step.data_forms import DataForm
 from rs_keras.trainers._step.input_gradients import quick_gradients
 from rs_keras.trainers._step.noisy_model import Draw as Draw
 from rs_keras.trainers._step.noisy_model import Losses as Losses
-from rs_keras.trainers._step.noisy_model import NoisyModel
 from rs_keras.trainers.tuning.ranges import Range
 
 # Training steps count from 0, so evaluation has this one to itself.
@@ -28,7 +29,7 @@ EVALUATION_STEP = -1
 
 
 @keras.saving.register_keras_serializable("rs_keras")
-class SmoothTrainer(NoisyModel):
+class SmoothTrainer(CompiledModel):
     """Trains a classifier to be smoothed with Gaussian noise.
 
     A method is a subclass. It names its losses in `loss_names`, makes its
@@ -120,6 +121,7 @@ class SmoothTrainer(NoisyModel):
     def train_step(self, data: Any) -> dict[str, Any]:
         """Makes one update and returns the running means of the epoch."""
         images, targets, weights = self._unpack(data)
+        weights = self.weighted(targets, weights)
         place = replicas.place_of(images)
         rows, goals = replicas.never_empty((images, targets))
         with replicas.counting(images):
@@ -257,6 +259,7 @@ class SmoothTrainer(NoisyModel):
         callbacks: Any = None,
         *,
         class_names: Sequence[str] | None = None,
+        class_weight: Mapping[int, float] | None = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
         """Trains as `keras.Model.fit` does, after checking the data.
@@ -274,6 +277,8 @@ class SmoothTrainer(NoisyModel):
             verbose: As in Keras.
             callbacks: As in Keras.
             class_names: The words of classes 0, 1, ..., where labels are words.
+            class_weight: Weights by class number, which multiply those of the
+                examples; 1 for classes that are not there.
             **kwargs: As in Keras.
 
         Returns:
@@ -292,16 +297,20 @@ class SmoothTrainer(NoisyModel):
             shuffle = kwargs.get("shuffle", True)
             form = replace(form, order=self._order if shuffle else None)
             x, y = startup.prepare(self, x, y, form, kwargs)
-        with startup.device_queues(self.distribute_strategy):
-            return super().fit(
-                x,
-                y,
-                batch_size=batch_size,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=data_checks.with_own_callbacks(callbacks),
-                **kwargs,
-            )
+        self.set_class_weight(class_weight)
+        try:
+            with startup.device_queues(self.distribute_strategy):
+                return super().fit(
+                    x,
+                    y,
+                    batch_size=batch_size,
+                    epochs=epochs,
+                    verbose=verbose,
+                    callbacks=data_checks.with_own_callbacks(callbacks),
+                    **kwargs,
+                )
+        finally:
+            self.set_class_weight(None)
 
     def evaluate(
         self,

@@ -46,7 +46,8 @@ class Certifier(SmoothedClassifier):
 
     Args:
         model: A Keras model, a trainer, a loaded SavedModel or a function of
-            TensorFlow operations, from images in [0, 1] to logits.
+            TensorFlow operations, from images in [0, 1] to logits; or the path
+            of one (see `rs_keras.load_model`).
             Normalisation belongs inside it. It must be deterministic and
             answer row by row: the logits of an image may depend on neither
             the other images of a batch nor the pass. The first call looks for
@@ -56,8 +57,8 @@ class Certifier(SmoothedClassifier):
             mode; its weights may be trained on, but once its layers or
             attributes change, calls are refused.
         sigma: Standard deviation of the noise, in pixel units, > 0. When None,
-            0.5, or that of the trainer where `model` is one, whose sigma no
-            other may contradict.
+            0.5, or that of the trainer where `model` is one (whose sigma no
+            other may contradict) or the path of one.
         num_classes: Number of logits; from the model's output where it tells.
         batch_size: Noisy copies a pass; chosen for the device when None. No
             count depends on it.

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rs_keras.classifiers.checkpoints import (
         load_classifier as load_classifier,
     )
+    from rs_keras.classifiers.checkpoints import load_model as load_model
     from rs_keras.classifiers.checkpoints import trained_sigma as trained_sigma
 
 __all__, __getattr__, __dir__ = attach(__name__)

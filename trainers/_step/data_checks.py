@@ -116,13 +116,17 @@ def with_own_callbacks(callbacks: Any) -> Any:
     """Returns the user's callbacks behind the two that every run has.
 
     Those that say `runs_first` come next: they add to the logs that the others
-    read.
+    read. `keras.callbacks.TerminateOnNaN` takes the place of `StopOnNaN`: the
+    run then ends as in Keras, without an error.
     """
-    own: list[keras.callbacks.Callback] = [EpochStart(), StopOnNaN()]
     is_list = isinstance(callbacks, keras.callbacks.CallbackList)
     given = (
         callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
     )
+    own: list[keras.callbacks.Callback] = [EpochStart()]
+    ends = keras.callbacks.TerminateOnNaN
+    if not any(isinstance(callback, ends) for callback in given):
+        own.append(StopOnNaN())
     # Sorting is stable: within each group the order stays.
     ordered = own + sorted(
         given, key=lambda callback: not getattr(callback, "runs_first", False)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from rs_keras._checks import check_count
 from rs_keras._config import arguments_of
 from rs_keras.adversaries.base import Classify
+from rs_keras.classifiers.checkpoints import opened
 from rs_keras.noise import normal
 from rs_keras.noise import uniform
 from rs_keras.trainers._step import input_gradients
@@ -35,7 +36,7 @@ class NoisyModel(keras.Model):
 
     Args:
         model: The classifier, from images [B, H, W, C] in [0, 1] to logits
-            [B, num_classes].
+            [B, num_classes]; or the path of one (see `rs_keras.load_model`).
         sigma: Standard deviation of the noise, > 0, in units of pixels in
             [0, 1]; or a `PerExampleSigma`.
         num_noise: Noisy copies of each image (m in the papers), >= 1.
@@ -107,6 +108,7 @@ class NoisyModel(keras.Model):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
+        model, _ = opened(model)
         if not isinstance(model, keras.Layer):
             raise ValueError(
                 "`model` must be a Keras model from images to logits. "

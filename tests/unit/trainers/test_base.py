@@ -295,7 +295,7 @@ def test_one_logit_tells_nothing_apart(make):
         ({"warmup_epochs": -1}, "`warmup_epochs` must be"),
         ({"seed": -1}, "`seed` must be a whole number >= 0"),
         ({"seed": 2**63}, r"`seed` must be < 2\*\*63"),
-        ({"model": "lenet"}, "`model` must be a Keras model"),
+        ({"model": 7}, "`model` must be a Keras model"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
