@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+# Of a picture: colours and alpha.
+_MOST_CHANNELS = 4
+
 
 def check_images(
     images: Any, shape: tuple[int | None, ...] | None = None
@@ -23,11 +26,10 @@ def check_images(
     """
     array = np.asarray(images)
     if array.ndim != 4:
-        hint = " One image still needs a batch dimension: images[None]."
         raise ValueError(
             "`images` must have shape [batch, height, width, channels]. "
             f"Received: shape={list(array.shape)}."
-            f"{hint if array.ndim == 3 else ''}"
+            f"{_missing_axes(array.shape, shape)}"
         )
     if shape is not None and not fits(array.shape[1:], shape):
         sizes = ", ".join("any" if s is None else str(s) for s in shape)
@@ -62,6 +64,22 @@ def check_images(
             f"Received: min={low:g}, max={high:g}{hint}"
         )
     return array
+
+
+def _missing_axes(
+    shape: tuple[int, ...], wanted: tuple[int | None, ...] | None
+) -> str:
+    """Says which axes images lack: that of the batch, or of the channels."""
+    if len(shape) == 2:
+        return " One grey image still needs both axes: images[None, ..., None]."
+    if len(shape) != 3:
+        return ""
+    # Where both are possible, the last axis tells: channels are few.
+    single = wanted is None or fits(shape, wanted)
+    grey = wanted is None or fits((*shape[1:], 1), wanted)
+    if grey and not (single and shape[-1] <= _MOST_CHANNELS):
+        return " Grey images still need an axis of channels: images[..., None]."
+    return " One image still needs a batch dimension: images[None]."
 
 
 def fits(sizes: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

@@ -461,6 +461,14 @@ def slot_of(optimizer: Any, variable: Any) -> int:
     return int(optimizer._get_variable_index(variable))
 
 
+def is_evaluation_of_fit(arguments: Mapping[str, Any]) -> bool:
+    """Returns whether `evaluate` is called by `fit`, from its arguments.
+
+    `fit` hands on an iterator that it keeps; no public argument says so.
+    """
+    return bool(arguments.get("_use_cached_eval_dataset", False))
+
+
 class keras_hook:
     """Marks a method that Keras calls, and that has an underscore in Keras.
 

@@ -58,7 +58,11 @@ def attach(
         setattr(module, name, value)
         return value
 
-    return sorted(homes), load, lambda: sorted({*vars(module), *homes})
+    def names() -> list[str]:
+        # Public names alone: not what the module itself imports.
+        return sorted({*getattr(module, "__all__", ()), *homes})
+
+    return sorted(homes), load, names
 
 
 _GUARD = "TYPE_CHECKING"

@@ -12,7 +12,8 @@ def labels_of(targets: Any) -> tf.Tensor:
     """Returns the labels, int64 [B], of `targets` (a tensor or a dict).
 
     Args:
-        targets: Labels [B] or [B, 1], or a dict that has them as `label`.
+        targets: Labels [B] or [B, 1], one-hot rows [B, num_classes], or a dict
+            that has them as `label`.
 
     Returns:
         int64 [B].
@@ -24,6 +25,9 @@ def labels_of(targets: Any) -> tf.Tensor:
     array([3, 1])
     """
     labels = targets["label"] if isinstance(targets, dict) else targets
+    labels = tf.convert_to_tensor(labels)
+    if labels.shape.rank == 2 and (labels.shape[-1] or 1) > 1:
+        return tf.argmax(labels, -1)
     return tf.reshape(tf.cast(labels, tf.int64), [-1])
 
 

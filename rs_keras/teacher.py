@@ -22,6 +22,7 @@ from rs_keras._checks import check_distributions
 from rs_keras._checks import check_images
 from rs_keras.certification.certifier import Certifier
 from rs_keras.classifiers.adapters import sigma_for
+from rs_keras.classifiers.checkpoints import opened
 from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.logs.evaluation import selected
 from rs_keras.logs.file_format import differences
@@ -103,6 +104,7 @@ def smoothed_labels(
     - [Jeong et al., 2023](https://arxiv.org/abs/2212.09000), section 3
     """
     check_count("n", n)
+    model, sigma = opened(model, sigma)
     sigma = sigma_for(model, sigma, _SIGMA)
     certifier = Certifier(model, sigma, strategy=strategy)
     name = None

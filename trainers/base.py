@@ -1,11 +1,16 @@
 """The trainer that every method builds on: one training step, one test."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from rs_keras import _compat
+from rs_keras._checks import check_images
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.classifiers.probe import check_no_softmax
 from rs_keras.losses import cross_entropy
@@ -13,10 +18,11 @@ from rs_keras.losses import labels_of
 from rs_keras.trainers._distributed import replicas
 from rs_keras.trainers._distributed import startup
 from rs_keras.trainers._step import data_checks
+from rs_keras.trainers._step.compiled_model import CompiledModel
+from rs_keras.trainers._step.data_forms import DataForm
 from rs_keras.trainers._step.input_gradients import quick_gradients
 from rs_keras.trainers._step.noisy_model import Draw as Draw
 from rs_keras.trainers._step.noisy_model import Losses as Losses
-from rs_keras.trainers._step.noisy_model import NoisyModel
 from rs_keras.trainers.tuning.ranges import Range
 
 # Training steps count from 0, so evaluation has this one to itself.
@@ -24,7 +30,7 @@ EVALUATION_STEP = -1
 
 
 @keras.saving.register_keras_serializable("rs_keras")
-class SmoothTrainer(NoisyModel):
+class SmoothTrainer(CompiledModel):
     """Trains a classifier to be smoothed with Gaussian noise.
 
     A method is a subclass. It names its losses in `loss_names`, makes its
@@ -116,6 +122,7 @@ class SmoothTrainer(NoisyModel):
     def train_step(self, data: Any) -> dict[str, Any]:
         """Makes one update and returns the running means of the epoch."""
         images, targets, weights = self._unpack(data)
+        weights = self.weighted(targets, weights)
         place = replicas.place_of(images)
         rows, row_targets = replicas.never_empty((images, targets))
         with replicas.counting(images):
@@ -189,10 +196,16 @@ class SmoothTrainer(NoisyModel):
 
     def _unpack(self, data: Any) -> tuple[tf.Tensor, Any, tf.Tensor | None]:
         images, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
-        images = self._floats(images)
+        images = self._pixels(images)
         if weights is not None:
             weights = tf.reshape(self._floats(weights), [-1])
         return images, targets, weights
+
+    def _pixels(self, images: Any) -> tf.Tensor:
+        """Returns images as floats in [0, 1]; bytes are divided by 255."""
+        is_bytes = tf.as_dtype(getattr(images, "dtype", "float32")) == tf.uint8
+        floats = self._floats(images)
+        return floats / 255.0 if is_bytes else floats
 
     def _seed_of(self, step: Any) -> tf.Tensor:
         return tf.stack([tf.cast(word, tf.int64) for word in (self.seed, step)])
@@ -249,6 +262,9 @@ class SmoothTrainer(NoisyModel):
         epochs: int = 1,
         verbose: Any = "auto",
         callbacks: Any = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        class_weight: Mapping[int, float] | None = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
         """Trains as `keras.Model.fit` does, after checking the data.
@@ -256,12 +272,18 @@ class SmoothTrainer(NoisyModel):
         Arrays are checked from end to end, data sets by their first batch.
 
         Args:
-            x: Images in [0, 1], [B, H, W, C], or a data set of pairs.
-            y: Labels [B], or a dict with `label`.
-            batch_size: As in Keras.
+            x: Images [B, H, W, C], floats in [0, 1] or uint8; or a data set of
+                images and labels, of this package or another library, or a
+                pair of arrays: see `rs_keras.datasets.ElementReader`.
+            y: Labels [B], one-hot rows, words, or a dict with `label`.
+            batch_size: As in Keras; also of a data set that yields images one
+                by one.
             epochs: As in Keras.
             verbose: As in Keras.
             callbacks: As in Keras.
+            class_names: The words of classes 0, 1, ..., where labels are words.
+            class_weight: Weights by class number, which multiply those of the
+                examples; 1 for classes that are not there.
             **kwargs: As in Keras.
 
         Returns:
@@ -276,17 +298,72 @@ class SmoothTrainer(NoisyModel):
         """
         # Keras refuses to go on if it is not.
         if self.compiled:
-            x = startup.prepare(self, x, y, batch_size, kwargs)
-        with startup.device_queues(self.distribute_strategy):
-            return super().fit(
-                x,
-                y,
-                batch_size=batch_size,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=data_checks.with_own_callbacks(callbacks),
-                **kwargs,
-            )
+            form = self._form(batch_size, class_names)
+            shuffle = kwargs.get("shuffle", True)
+            form = replace(form, order=self._order if shuffle else None)
+            x, y = startup.prepare(self, x, y, form, kwargs)
+        self.set_class_weight(class_weight)
+        try:
+            with startup.device_queues(self.distribute_strategy):
+                return super().fit(
+                    x,
+                    y,
+                    batch_size=batch_size,
+                    epochs=epochs,
+                    verbose=verbose,
+                    callbacks=data_checks.with_own_callbacks(callbacks),
+                    **kwargs,
+                )
+        finally:
+            self.set_class_weight(None)
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        *,
+        class_names: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Measures as `keras.Model.evaluate` does, after checking the data.
+
+        Args:
+            x: As in `fit`.
+            y: As in `fit`.
+            batch_size: As in `fit`.
+            verbose: As in Keras.
+            class_names: As in `fit`.
+            **kwargs: As in Keras.
+
+        Returns:
+            As in Keras.
+
+        Raises:
+            ValueError: If images or targets are not what they should be.
+        """
+        # The data of an evaluation within `fit` are checked before.
+        if self.compiled and not _compat.is_evaluation_of_fit(kwargs):
+            form = self._form(batch_size, class_names)
+            x, y = startup.evaluated(self, x, y, form)
+        return super().evaluate(
+            x, y, batch_size=batch_size, verbose=verbose, **kwargs
+        )
+
+    def _form(
+        self, batch_size: int | None, class_names: Sequence[str] | None
+    ) -> DataForm:
+        shape = getattr(self.model, "output_shape", None)
+        classes = shape[-1] if isinstance(shape, tuple) and shape else None
+        # One logit is refused by name.
+        classes = None if classes == 1 else classes
+        shape = image_shape(self.model)
+        return DataForm(batch_size, class_names, shape, classes)
+
+    def _order(self, count: int, epoch: int) -> np.ndarray:
+        """Returns the order of an epoch of data that are read by number."""
+        return np.random.default_rng([self.seed, epoch]).permutation(count)
 
     def check_batch(
         self, images: Any, targets: Any, training: bool = True
@@ -294,15 +371,15 @@ class SmoothTrainer(NoisyModel):
         """Raises unless a step can be made on a batch; builds the model.
 
         Args:
-            images: [B, H, W, C] in [0, 1].
-            targets: Labels [B], or a dict with `label`.
+            images: [B, H, W, C], floats in [0, 1] or uint8.
+            targets: Labels [B], one-hot rows, or a dict with `label`.
             training: Whether the step is one of training, which may need more
                 targets than evaluation.
 
         Raises:
             ValueError: That names `images` or `labels`.
         """
-        data_checks.check_images(images, image_shape(self.model))
+        check_images(images, image_shape(self.model))
         labels = data_checks.labels_in(targets)
         data_checks.check_labels(labels, len(images), self._classes(images))
         if training:

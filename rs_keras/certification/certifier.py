@@ -46,7 +46,8 @@ class Certifier(SmoothedClassifier):
 
     Args:
         model: A Keras model, a trainer, a loaded SavedModel or a function of
-            TensorFlow operations, from images in [0, 1] to logits.
+            TensorFlow operations, from images in [0, 1] to logits; or the path
+            of one (see `rs_keras.load_model`).
             Normalisation belongs inside it. It must be deterministic and
             answer row by row: the logits of an image may depend on neither
             the other images of a batch nor the pass. The first call
@@ -56,8 +57,8 @@ class Certifier(SmoothedClassifier):
             inference mode. Training the weights further is allowed; after a
             change of layers or attributes, calls raise.
         sigma: Standard deviation of the noise, in pixel units, > 0. None is
-            0.5, or the sigma of the trainer if `model` is a trainer; any other
-            value than the trainer's is an error.
+            0.5, or the sigma of the trainer if `model` is a trainer or the
+            path of one; any other value than the trainer's is an error.
         num_classes: Number of logits; by default that of the model's output.
         batch_size: Noisy copies per pass; None chooses it for the device. No
             count depends on it.

@@ -22,6 +22,7 @@ from rs_keras.classifiers import probe
 from rs_keras.classifiers.adapters import count_classes
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.classifiers.adapters import sigma_for
+from rs_keras.classifiers.checkpoints import opened
 from rs_keras.classifiers.model_state import WatchedModel
 from rs_keras.classifiers.precision import compute_dtype
 from rs_keras.classifiers.precision import computing_in
@@ -65,6 +66,7 @@ class SmoothedClassifier:
         key: Key = None,
     ) -> None:
         check_backend()
+        model, sigma = opened(model, sigma)
         self.model = model
         self.sigma = sigma_for(model, sigma)
         if num_classes is not None:

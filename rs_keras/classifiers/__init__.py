@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rs_keras.classifiers.checkpoints import (
         load_classifier as load_classifier,
     )
+    from rs_keras.classifiers.checkpoints import load_model as load_model
     from rs_keras.classifiers.checkpoints import trained_sigma as trained_sigma
     from rs_keras.classifiers.denoisers import (
         diffusion_denoiser as diffusion_denoiser,

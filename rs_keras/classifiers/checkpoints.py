@@ -62,16 +62,65 @@ def load_classifier(path: str | Path) -> Any:
     ...     load_classifier(folder).output_shape
     (None, 3)
     """
+    return network_of(load_model(path, compile=False))
+
+
+def load_model(path: str | Path, compile: bool = True) -> Any:
+    """Loads the model or the trainer that a file or folder holds, as saved.
+
+    `keras.saving.load_model` reads the same files once `rs_keras.trainers`,
+    which registers the trainers, is imported.
+
+    Args:
+        path: As in `load_classifier`.
+        compile: Whether to compile what was compiled when it was saved.
+
+    Returns:
+        A Keras model, a trainer, or a loaded SavedModel.
+
+    Raises:
+        FileNotFoundError: If there is nothing at `path`.
+        ValueError: If what is there is none of these, or cannot be read.
+
+    Example:
+
+    >>> import rs_keras
+    >>> from rs_keras import models
+    >>> trainer = rs_keras.trainers.Gaussian(models.lenet(), sigma=0.25)
+    >>> trainer.save("trainer.keras")
+    >>> rs_keras.load_model("trainer.keras").sigma
+    0.25
+    """
     known = _bundled(path)
     path = known.weights if known else _existing(path)
     if path.is_dir():
         if (path / RUN_MODEL).is_file():
-            return _load_keras(path / RUN_MODEL)
+            return _load_keras(path / RUN_MODEL, compile)
         if (path / "saved_model.pb").is_file():
             return _load_saved_model(path)
     elif path.suffix == ".keras":
-        return _load_keras(path)
+        return _load_keras(path, compile)
     raise ValueError(f"not a checkpoint: {path}. Give {_WANTED}")
+
+
+def opened(model: Any, sigma: Any = None) -> tuple[Any, Any]:
+    """Returns a classifier and its sigma; a path is loaded.
+
+    Args:
+        model: A classifier, or what `load_classifier` takes.
+        sigma: None for that of a trainer at the path, where there is one.
+
+    Example:
+
+    >>> from rs_keras.classifiers.checkpoints import opened
+    >>> model, sigma = opened("pretrained:mnist-gaussian-1.00")
+    >>> model.output_shape, sigma
+    ((None, 10), 1.0)
+    """
+    if not isinstance(model, str | Path):
+        return model, sigma
+    sigma = trained_sigma(model) if sigma is None else sigma
+    return load_classifier(model), sigma
 
 
 def trained_sigma(path: str | Path) -> float | None:
@@ -126,11 +175,11 @@ def _existing(path: str | Path) -> Path:
     return path
 
 
-def _load_keras(path: Path) -> keras.Model:
+def _load_keras(path: Path, compile: bool) -> keras.Model:
     for package in _REGISTERING:
         import_module(package)
     try:
-        return network_of(keras.saving.load_model(path, compile=False))
+        return keras.saving.load_model(path, compile=compile)
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise ValueError(
             f"cannot load {path}: {error}. A model with classes of its own "

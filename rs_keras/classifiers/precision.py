@@ -97,6 +97,13 @@ def computing_in(model: Any, dtype: str) -> Any:
             f"in it. Received: model of type {type(model).__name__}"
         )
 
+    if not network.built:
+        raise ValueError(
+            "`model` must have its weights before `dtype` can copy them: call "
+            "it on images, or give it a keras.Input. Received: "
+            f"{type(network).__name__} {network.name!r}, which is not built"
+        )
+
     def recast(layer: keras.Layer) -> keras.Layer:
         if isinstance(layer, keras.layers.InputLayer):
             return layer.__class__.from_config(layer.get_config())

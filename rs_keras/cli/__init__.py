@@ -6,6 +6,7 @@ is called, after TensorFlow, so that `--help` answers at once: these modules
 alone may import all packages.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.tensorflow:
             import_tensorflow()
+        for name in getattr(args, "imports", ()):
+            _import(name)
         command = import_module(f"rs_keras.cli.{args.command}")
         return command.run(args) or 0
     except (ValueError, OSError) as error:
@@ -59,3 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
+
+
+def _import(name: str) -> None:
+    """Imports a module that registers a user's own layers."""
+    here = os.getcwd()
+    if here not in sys.path:
+        # The command itself stands in another folder.
+        sys.path.insert(0, here)
+    try:
+        import_module(name)
+    except ImportError as error:
+        raise ValueError(
+            "--import must name a module that Python can import from here. "
+            f"Received: {name} ({error})"
+        ) from error

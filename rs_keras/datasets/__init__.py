@@ -13,6 +13,7 @@ Example:
 ([100, 28, 28, 1], 'float32', 'int64')
 """
 
+from rs_keras.datasets.elements import ElementReader
 from rs_keras.datasets.loading import Epochs
 from rs_keras.datasets.loading import arrays
 from rs_keras.datasets.loading import attach
@@ -29,6 +30,7 @@ from rs_keras.datasets.registry import names
 __all__ = [
     "REGISTRY",
     "DatasetInfo",
+    "ElementReader",
     "Epochs",
     "arrays",
     "attach",

@@ -23,7 +23,13 @@ from rs_keras._checks import check_count
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.sequential.decision import Decision
+from rs_keras.classifiers.adapters import image_shape
+from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.fingerprint import fingerprint
+from rs_keras.datasets.elements import ElementReader
+from rs_keras.datasets.elements import elements_of
+from rs_keras.datasets.elements import is_single
+from rs_keras.datasets.elements import parts_of
 from rs_keras.logs.examples import compared
 from rs_keras.logs.examples import first_example
 from rs_keras.logs.examples import is_hashed
@@ -51,6 +57,7 @@ def certify_dataset(
     name: str | None = None,
     progress: bool = True,
     shard: tuple[int, int] | None = None,
+    class_names: Sequence[str] | None = None,
     **certify_arguments: Any,
 ) -> CertificationLog:
     """Certifies every `skip`-th example of a data set, and logs each.
@@ -66,8 +73,10 @@ def certify_dataset(
     Args:
         certifier: A `Certifier`, or a `CertificationClient`, which processes
             several examples concurrently and logs each when it is finished.
-        dataset: Yields (image, label), batched or not; in the same order each
-            time.
+        dataset: Yields (image, label), batched or not, in the same order each
+            time; or rows with both, as tensorflow-datasets and the Hugging Face
+            hub have them; or is a pair of arrays (X, Y). See
+            `rs_keras.datasets.ElementReader`.
         path: The log (TSV).
         skip: Takes examples 0, skip, 2 * skip, ...; >= 1.
         max_examples: Maximum number of examples; None for no limit. It may be
@@ -80,6 +89,7 @@ def certify_dataset(
         shard: (i, m): worker i of m takes number i, i + m, i + 2 * m, ... of
             these examples into a log of its own. It needs a `seed`.
             `CertificationLog.merge` joins the logs.
+        class_names: The words of classes 0, 1, ..., where labels are words.
         **certify_arguments: See `Certifier.certify`.
 
     Returns:
@@ -132,6 +142,7 @@ def certify_dataset(
             seed=seed,
             name=name,
             progress=progress,
+            read=_reader(certifier, class_names),
         ),
         settings_of=partial(certifier.settings, **certify_arguments),
         results_of=_results_of(certifier, "certify", certify_arguments),
@@ -150,6 +161,7 @@ def decide_dataset(
     name: str | None = None,
     progress: bool = True,
     shard: tuple[int, int] | None = None,
+    class_names: Sequence[str] | None = None,
     **decide_arguments: Any,
 ) -> CertificationLog:
     """Decides every `skip`-th example of a data set, and logs each.
@@ -200,10 +212,26 @@ def decide_dataset(
             seed=seed,
             name=name,
             progress=progress,
+            read=_reader(certifier, class_names),
         ),
         settings_of=partial(certifier.decision_settings, **arguments),
         results_of=_results_of(certifier, "decide", arguments),
         row_of=row,
+    )
+
+
+def _reader(certifier: Any, class_names: Sequence[str] | None) -> ElementReader:
+    """Returns the reader of examples for the certifier's classifier."""
+    classes = getattr(certifier, "num_classes", None)
+    model = network_of(certifier.model)
+    if classes is None:
+        classes = getattr(model, "num_classes", None)
+    if classes is None:
+        shape = getattr(model, "output_shape", None)
+        classes = shape[-1] if isinstance(shape, tuple) and shape else None
+    known = isinstance(classes, int) and classes > 1
+    return ElementReader(
+        class_names, image_shape(certifier.model), classes if known else None
     )
 
 
@@ -223,6 +251,7 @@ class _Pass:
     seed: int | str | None = None
     name: str | None = None
     progress: bool = False
+    read: ElementReader = ElementReader()
 
     def __post_init__(self) -> None:
         check_count("skip", self.skip)
@@ -231,17 +260,9 @@ class _Pass:
 
     def examples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (image [H, W, C], label) of all examples."""
-        for element in self.dataset:
-            if not isinstance(element, tuple | list) or len(element) < 2:
-                raise ValueError(
-                    "`dataset` must yield pairs (image, label). "
-                    f"Received: {type(element).__name__}"
-                )
-            images, targets = element[:2]
+        for element in elements_of(self.dataset):
+            images, targets, _ = self.read(element)
             labels = targets["label"] if isinstance(targets, dict) else targets
-            images, labels = np.asarray(images), np.asarray(labels)
-            if images.ndim == 3:
-                images, labels = images[None], labels[None]
             yield from zip(images, labels, strict=True)
 
     def select(
@@ -259,8 +280,8 @@ class _Pass:
         total = self.max_examples
         if isinstance(self.dataset, tf.data.Dataset):
             size = int(self.dataset.cardinality())
-            batched = self.dataset.element_spec[0].shape.rank == 4
-            if size >= 0 and not batched:
+            single = is_single(*parts_of(self.dataset.element_spec)[:2])
+            if size >= 0 and single:
                 total = min(-(-size // self.skip), total or size)
         if total is None or self.shard is None:
             return total

@@ -11,6 +11,7 @@ from rs_keras._checks import check_images
 from rs_keras._checks import check_positive
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certifier import Certifier
+from rs_keras.classifiers.checkpoints import opened
 from rs_keras.classifiers.outputs import with_logits
 from rs_keras.noise.grid import GridNoise
 from rs_keras.noise.grid import grid_noise
@@ -107,6 +108,7 @@ class DataDependentCertifier:
         **certifier_arguments: Any,
     ) -> None:
         self.sigma0 = check_positive("sigma0", sigma0)
+        model, _ = opened(model)
         self._certifier = _AdjustableCertifier(
             model, sigma=sigma0, **certifier_arguments
         )

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -11,27 +12,27 @@ import tensorflow as tf
 
 from rs_keras import _compat
 from rs_keras import distribution
+from rs_keras.datasets.elements import is_arrays
 from rs_keras.trainers._distributed.batch_norm import is_synchronized
-from rs_keras.trainers._step.data_checks import check_first_batch
-
-# The default `batch_size` of `keras.Model.fit`.
-_KERAS_BATCH = 32
+from rs_keras.trainers._step.data_forms import KERAS_BATCH
+from rs_keras.trainers._step.data_forms import DataForm
 
 
 def prepare(
-    trainer: Any, x: Any, y: Any, batch_size: int | None, more: dict[str, Any]
-) -> Any:
+    trainer: Any, x: Any, y: Any, form: DataForm, more: dict[str, Any]
+) -> tuple[Any, Any]:
     """Checks the data of `fit`, on every worker, and returns them to train on.
 
     Args:
         trainer: A `SmoothTrainer`.
         x: As in `fit`.
         y: As in `fit`.
-        batch_size: As in `fit`.
-        more: Further arguments of `fit`; its `validation_data` may be replaced.
+        form: How the data are read.
+        more: Further arguments of `fit`; its `validation_data` may be replaced,
+            and `shuffle` where the data come shuffled.
 
     Returns:
-        What to pass on to Keras in place of `x`.
+        What to pass on to Keras in place of `x` and `y`.
 
     Raises:
         ValueError: If images or targets are not what they should be, a batch
@@ -42,12 +43,13 @@ def prepare(
     """
     strategy = trainer.distribute_strategy
     several = distribution.member_of(strategy).size > 1
-    is_array = hasattr(x, "shape")
+    is_array = hasattr(x, "shape") or (y is None and is_arrays(x))
     facts: dict[str, Any] = _facts(trainer) if several else {}
 
     def check(images: Any, targets: Any) -> None:
         trainer.check_batch(images, targets)
-        rows = (batch_size or _KERAS_BATCH) if is_array else len(images)
+        size = form.batch_size or KERAS_BATCH
+        rows = size if is_array else len(images)
         count = strategy.num_replicas_in_sync
         # Of a data set that is spread already, this is one replica's part.
         spread = isinstance(x, tf.distribute.DistributedDataset)
@@ -59,9 +61,6 @@ def prepare(
         if several:
             facts["data"] = _digest(images, targets)
 
-    def check_validation(images: Any, targets: Any) -> None:
-        trainer.check_batch(images, targets, training=False)
-
     def check_all() -> tuple[Any, Any]:
         _check_loop(trainer)
         check_steps(strategy, trainer.steps_per_execution)
@@ -72,18 +71,51 @@ def prepare(
                 "shuffled with a seed, such as `datasets.stream`, or "
                 "shuffle=False"
             )
-        training = check_first_batch(x, y, check)
+        training = form.checked(x, y, check)
         validation = more.get("validation_data")
-        if isinstance(validation, tuple | list):
-            check_first_batch(validation[0], validation[1], check_validation)
-            return training, validation
-        return training, check_first_batch(validation, None, check_validation)
+        if validation is not None:
+            validation = _validation(trainer, validation, form, more)
+        return training, validation
 
-    training, validation = distribution.everywhere(strategy, check_all)
+    (data, targets), validation = distribution.everywhere(strategy, check_all)
     distribution.agree(strategy, facts)
     if validation is not None:
         more["validation_data"] = shared_out(strategy, validation)
-    return shared_out(strategy, training)
+    if isinstance(data, tf.data.Dataset) and data is not x:
+        # Keras would warn that it does not shuffle it.
+        more["shuffle"] = False
+    return shared_out(strategy, data), targets
+
+
+def _validation(
+    trainer: Any, data: Any, form: DataForm, more: dict[str, Any]
+) -> Any:
+    """Returns the checked `validation_data` of `fit`."""
+    size = more.get("validation_batch_size") or form.batch_size
+    own = replace(form, batch_size=size, order=None)
+    if not is_arrays(data):
+        return evaluated(trainer, data, None, own)[0]
+    images, targets = evaluated(trainer, data[0], data[1], own)
+    return (images, targets, *data[2:])
+
+
+def evaluated(trainer: Any, x: Any, y: Any, form: DataForm) -> tuple[Any, Any]:
+    """Checks the data of `evaluate` and returns them as Keras takes them.
+
+    Args:
+        trainer: A `SmoothTrainer`.
+        x: As in `evaluate`.
+        y: As in `evaluate`.
+        form: How the data are read.
+
+    Raises:
+        ValueError: If images or targets are not what they should be.
+    """
+
+    def check(images: Any, targets: Any) -> None:
+        trainer.check_batch(images, targets, training=False)
+
+    return form.checked(x, y, check)
 
 
 def shared_out(strategy: tf.distribute.Strategy, data: Any) -> Any:

@@ -1,40 +1,14 @@
 """Checks of training data before the first step, of losses after each."""
 
-import itertools
 import math
-from collections.abc import Callable
-from types import GeneratorType
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from rs_keras import _checks
-
-Check = Callable[..., None]
+from rs_keras.datasets.elements import class_numbers
 
 _REMEDY = "a lower learning rate or gradient clipping may help"
-
-
-def check_images(images: Any, shape: tuple | None) -> None:
-    """Raises unless `images` are floats in [0, 1] of the model's shape.
-
-    Args:
-        images: A batch, [B, H, W, C].
-        shape: (H, W, C) of the model's input, None for what may vary; None
-            where the model does not tell.
-
-    Raises:
-        ValueError: That names `images`.
-    """
-    array = np.asarray(images)
-    if array.dtype.kind in "iub":
-        raise ValueError(
-            "`images` must be floats in [0, 1]. "
-            f"Received: dtype={array.dtype}; divide by 255"
-        )
-    _checks.check_images(array, shape)
 
 
 def labels_in(targets: Any) -> Any:
@@ -56,6 +30,8 @@ def labels_in(targets: Any) -> Any:
 def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
     """Raises unless `labels` are `count` class numbers in [0, num_classes).
 
+    Or one-hot rows of them.
+
     Raises:
         ValueError: That names `labels`, or the model's number of classes.
     """
@@ -65,63 +41,17 @@ def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
             "logit an image; `rs_keras.classifiers.with_logits(model, "
             "num_classes=2)` makes two of it"
         )
-    array = np.asarray(labels)
-    if array.shape not in ((count,), (count, 1)):
+    array = class_numbers(labels, None, num_classes)
+    if len(array) != count:
         raise ValueError(
             "`labels` must be one class number per image, shape "
             f"[{count}]. Received: shape={list(array.shape)}"
         )
-    if array.dtype.kind == "f" and (array == np.round(array)).all():
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise ValueError(
-            f"`labels` must be whole numbers. Received: dtype={array.dtype}"
-        )
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or (num_classes is not None and high >= num_classes):
+    if array.min() < 0:
         raise ValueError(
             f"`labels` must be in [0, {num_classes or 'num_classes'}). "
-            f"Received: min={low}, max={high}"
+            f"Received: min={array.min()}, max={array.max()}"
         )
-
-
-def check_first_batch(x: Any, y: Any, check: Check) -> Any:
-    """Runs `check` on the data's first batch and returns the data, whole.
-
-    Arrays are checked from end to end. A generator is handed back with the
-    batch that was taken from it put in front.
-
-    Args:
-        x: What `fit` accepts as its first argument.
-        y: What `fit` accepts as its second.
-        check: Called with images and targets.
-
-    Returns:
-        What to pass on to Keras in place of `x`.
-    """
-    batch = None
-    if isinstance(x, GeneratorType):
-        batch = next(x, None)
-        if batch is not None:
-            # Keras takes generators, and no other iterators.
-            x = (each for each in itertools.chain([batch], x))
-    elif isinstance(x, tf.data.Dataset | tf.distribute.DistributedDataset):
-        batch = next(iter(x), None)
-    elif isinstance(x, keras.utils.PyDataset):
-        batch = x[0]
-    elif hasattr(x, "shape"):
-        batch = x, y
-    if batch is not None:
-        images, targets, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        check(*keras.tree.map_structure(_local, (images, targets)))
-    return x
-
-
-def _local(value: Any) -> Any:
-    """Takes this worker's first part of a value spread over replicas."""
-    if isinstance(value, tf.distribute.DistributedValues):
-        return tf.distribute.get_strategy().experimental_local_results(value)[0]
-    return value
 
 
 class EpochStart(keras.callbacks.Callback):
@@ -187,13 +117,17 @@ def with_own_callbacks(callbacks: Any) -> Any:
     """Returns the user's callbacks behind the two that every run has.
 
     Those that say `runs_first` come next: they add to the logs that the others
-    read.
+    read. `keras.callbacks.TerminateOnNaN` takes the place of `StopOnNaN`: the
+    run then ends as in Keras, without an error.
     """
-    own: list[keras.callbacks.Callback] = [EpochStart(), StopOnNaN()]
     is_list = isinstance(callbacks, keras.callbacks.CallbackList)
     given = (
         callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
     )
+    own: list[keras.callbacks.Callback] = [EpochStart()]
+    ends = keras.callbacks.TerminateOnNaN
+    if not any(isinstance(callback, ends) for callback in given):
+        own.append(StopOnNaN())
     # Sorting is stable: within each group the order stays.
     ordered = own + sorted(
         given, key=lambda callback: not getattr(callback, "runs_first", False)

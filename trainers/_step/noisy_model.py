@@ -9,6 +9,7 @@ from rs_keras._checks import check_count
 from rs_keras._compat import check_backend
 from rs_keras._config import arguments_of
 from rs_keras.adversaries.base import Classify
+from rs_keras.classifiers.checkpoints import opened
 from rs_keras.classifiers.outputs import for_training
 from rs_keras.noise import normal
 from rs_keras.noise import uniform
@@ -37,7 +38,8 @@ class NoisyModel(keras.Model):
 
     Args:
         model: The classifier, from images [B, H, W, C] in [0, 1] to logits
-            [B, num_classes]; of a softmax or a sigmoid at its end, see
+            [B, num_classes], or the path of one (see `rs_keras.load_model`);
+            of a softmax or a sigmoid at its end, see
             `rs_keras.classifiers.with_logits`.
         sigma: Standard deviation of the noise, > 0, in units of pixels in
             [0, 1]; or a `PerExampleSigma`.
@@ -111,6 +113,7 @@ class NoisyModel(keras.Model):
         **kwargs: Any,
     ) -> None:
         check_backend()
+        model, _ = opened(model)
         if not isinstance(model, keras.Layer):
             raise ValueError(
                 "`model` must be a Keras model from images to logits. "

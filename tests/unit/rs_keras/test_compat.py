@@ -390,6 +390,22 @@ def test_keras_calls_the_hooks(monkeypatch):
     assert called == names, "Keras' batch normalisation has other moments"
 
 
+def test_fit_tells_that_it_evaluates():
+    told = []
+
+    class Watched(keras.Sequential):
+        def evaluate(self, *args, **kwargs):
+            told.append(_compat.is_evaluation_of_fit(kwargs))
+            return super().evaluate(*args, **kwargs)
+
+    model = Watched([keras.layers.Dense(1)])
+    model.compile(loss="mse", run_eagerly=True)
+    data = np.zeros([2, 1]), np.zeros([2, 1])
+    model.fit(*data, validation_data=data, verbose=0)
+    model.evaluate(*data, verbose=0)
+    assert told == [True, False]
+
+
 def test_an_optimizers_decay_is_replaced():
     """w - 0.1 * 0.5 * w, once; Keras' own step would take as much again."""
     variable = keras.Variable([1.0])

@@ -24,6 +24,29 @@ def test_every_name_is_there(package):
         assert name in dir(module)
 
 
+@pytest.mark.parametrize("package", [*PACKAGES, "rs_keras.trainers"])
+def test_dir_has_public_names_only(package):
+    names = dir(importlib.import_module(package))
+    assert not {"Any", "Path", "TYPE_CHECKING", "annotations", "attach"} & {
+        *names
+    }
+    assert not [name for name in names if name.startswith("_")]
+
+
+def test_packages_are_attributes():
+    code = (
+        "import sys, rs_keras\n"
+        "names = ['export', 'plots', 'serving', 'trainers']\n"
+        "assert {*names} <= {*dir(rs_keras)} and 'keras' not in sys.modules\n"
+        "print([getattr(rs_keras, name).__name__ for name in names])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    parts = ("export", "report.plots", "serving", "trainers")
+    assert done.stdout == f"{[f'rs_keras.{name}' for name in parts]}\n"
+
+
 def test_modules_of_other_packages_have_shorter_names():
     import rs_keras
     from rs_keras.classifiers import ensembles

@@ -135,17 +135,18 @@ def test_a_resumed_fit_is_as_never_stopped(tmp_path):
         (IMAGES * 255, LABELS, r"`images` must lie in \[0, 1\].*divide by 255"),
         (IMAGES - 0.5, LABELS, r"`images` must lie in \[0, 1\]"),
         (IMAGES * np.nan, LABELS, "`images` must be finite"),
-        ((IMAGES * 255).astype("uint8"), LABELS, "`images` must be floats"),
+        ((IMAGES * 255).astype("int32"), LABELS, "`images` must be floats"),
         (IMAGES[..., 0], LABELS, "`images` must have shape"),
         (IMAGES[:, :7], LABELS, "`images` must have shape"),
         (IMAGES, LABELS + 1, r"`labels` must be in \[0, 3\).*max=3"),
         (IMAGES, LABELS - 1, r"`labels` must be in \[0, 3\).*min=-1"),
         (IMAGES, LABELS + 0.5, "`labels` must be whole numbers"),
-        (IMAGES, np.eye(3)[LABELS], "`labels` must be one class number"),
+        (IMAGES, np.eye(3)[LABELS] / 2, "`labels` must be one class number"),
+        (IMAGES, np.eye(4)[LABELS], "`labels` must be one-hot rows of as many"),
     ],
     ids=[
-        *("bytes", "negative", "nan", "uint8", "rank", "size"),
-        *("high", "low", "fraction", "one_hot"),
+        *("bytes", "negative", "nan", "integers", "rank", "size"),
+        *("high", "low", "fraction", "soft", "one_hot"),
     ],
 )
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "generator"])
@@ -296,7 +297,7 @@ def test_one_logit_tells_nothing_apart(make):
         ({"warmup_epochs": -1}, "`warmup_epochs` must be"),
         ({"seed": -1}, "`seed` must be a whole number >= 0"),
         ({"seed": 2**63}, r"`seed` must be < 2\*\*63"),
-        ({"model": "lenet"}, "`model` must be a Keras model"),
+        ({"model": 7}, "`model` must be a Keras model"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
