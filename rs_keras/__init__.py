@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from rs_keras import adversaries as adversaries
     from rs_keras import bounds as bounds
     from rs_keras import datasets as datasets
-    from rs_keras import export as export
     from rs_keras import models as models
-    from rs_keras import serving as serving
-    from rs_keras import trainers as trainers
     from rs_keras.certification.certificate import Certificate as Certificate
     from rs_keras.certification.certificate import Prediction as Prediction
     from rs_keras.certification.certifier import Certifier as Certifier
@@ -43,8 +40,8 @@ __version__ = "0.1.0"
 
 # Loaded when first used, so that importing the package (and `rs-keras --help`)
 # does not wait for TensorFlow.
-__all__, __getattr__, __dir__ = attach(__name__)
+_ROOMS = ("export", "serving", "trainers")
+__all__, __getattr__, __dir__ = attach(__name__, _ROOMS)
 # What `*` imports: these are names of other packages, too, or would import
 # gRPC and all trainers.
-_KEPT = {"ensembles", "export", "plots", "serving", "tables", "trainers"}
-__all__ = sorted({*__all__} - _KEPT)
+__all__ = sorted({*__all__} - {"ensembles", "plots", "tables", *_ROOMS})

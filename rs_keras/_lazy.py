@@ -4,12 +4,14 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 
 def attach(
     package: str,
+    subpackages: Sequence[str] = (),
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Returns the `__all__`, the `__getattr__` and the `__dir__` of a package.
 
@@ -20,6 +22,7 @@ def attach(
 
     Args:
         package: Its name.
+        subpackages: More names: packages inside it that it must not import.
 
     Example:
 
@@ -44,6 +47,8 @@ def attach(
         if isinstance(statement, ast.ImportFrom)
         for imported in statement.names
     }
+
+    homes |= dict.fromkeys(subpackages, package)
 
     def load(name: str) -> Any:
         if name not in homes:

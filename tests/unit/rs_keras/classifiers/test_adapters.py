@@ -168,9 +168,9 @@ class Bare(keras.layers.Layer):
         (network, "", "`dtype` must be one of"),
         (MODELS["function"][0], "bfloat16", "needs a Keras model"),
         (MODELS["ensemble"][0], "float32", "Received: model of type Joined"),
-        (MODELS["subclassed"][0], "float32", "Subclassed, which failed"),
+        (MODELS["subclassed"][0], "float32", "Subclassed .*not built"),
         (MODELS["int8"][0], "float32", "`dtype`"),
-        (lambda: sequential(Pinned()), "float32", "in bfloat16 by themselves"),
+        (lambda: sequential(Pinned()), "float32", "always compute in bfloat16"),
         (lambda: sequential(Bare()), "float32", "Sequential, which failed"),
     ],
     ids=[
