@@ -200,7 +200,7 @@ def test_a_command_is_documented_as_it_helps(site, command):
 
 def test_exit_codes_are_documented(site):
     text = text_of(article(site / "commands.html"))
-    assert "0 done 1 done, and the answer is no 2 the call" in text
+    assert "0 success 1 success, but the answer is no 2 an argument" in text
     assert "130 stopped" in text
 
 
