@@ -349,7 +349,8 @@ def resized_crop_windows(height, width, numbers, size):
         row = tf.constant([*row[:-1], 0.9], tf.float32)
         crop = augmentation.resized_crop(png, row, size).numpy()
         corners = np.rint(crop[[0, -1], [0, -1]] * 255) @ [256, 1, 0]
-        (top, left), (bottom, right) = np.divmod(corners, width).T.reshape(2, 2)
+        # Rows and columns of the two corners, [2, 2].
+        (top, left), (bottom, right) = np.stack(np.divmod(corners, width), -1)
         windows.append([top, left, bottom - top + 1, right - left + 1])
     return np.array(windows, int)
 
