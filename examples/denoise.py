@@ -1,8 +1,10 @@
 """Certifies a classifier that knows no noise, by a denoiser in front of it.
 
+    python examples/denoise.py
+
 An ordinary classifier of the bundled data, then the same one behind a small
 denoiser that is trained for 0.5 of noise: certified accuracy before and after.
-Run it as `python examples/denoise.py`; takes a few minutes on two cores.
+Takes a few minutes on two cores.
 """
 
 import argparse
