@@ -11,11 +11,13 @@ from rs_keras.trainers._distributed.batch_norm import is_synchronized
 from rs_keras.trainers._distributed.batch_norm import synchronized
 from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
 from rs_keras.trainers.base import SmoothTrainer
+from rs_keras.trainers.denoising import Denoising
 from rs_keras.trainers.methods import *  # noqa: F403
 from rs_keras.trainers.optimizers import SGD
 
 __all__ = [
     "SGD",
+    "Denoising",
     "PerExampleSigma",
     "SmoothTrainer",
     "SynchronizedBatchNormalization",

@@ -112,7 +112,7 @@ def _only_output(outputs: Any, num_classes: int | None) -> tf.Tensor:
             )
         values = outputs.values() if isinstance(outputs, dict) else outputs
         (outputs,) = values
-    shape = getattr(outputs, "shape", ())
+    shape: Any = getattr(outputs, "shape", ())
     if num_classes == 2 and len(shape) == 2 and shape[-1] == 1:
         return tf.concat([tf.zeros_like(outputs), outputs], -1)
     return outputs

@@ -72,8 +72,8 @@ def with_preprocessing(
     if (low, high) != (0.0, 1.0):
         x = keras.layers.Rescaling(high - low, low, name="value_range")(x)
     if mean is not None or std is not None:
-        centre = _channels("mean", mean, shape[-1], 0.0)
-        scale = _channels("std", std, shape[-1], 1.0)
+        centre = _channels("mean", mean, int(shape[-1] or 0), 0.0)
+        scale = _channels("std", std, int(shape[-1] or 0), 1.0)
         if not (scale > 0).all():
             raise ValueError(f"`std` must be > 0. Received: std={std}")
         x = keras.layers.Rescaling(

@@ -184,7 +184,7 @@ def _stages(
             name = f"stage{stage}_block{number}"
             strides = 2 if number == 1 and stage > 1 else 1
             y = block(x, width, name, strides=strides, kaiming=kaiming)
-            how = {"strides": strides, "kaiming": kaiming}
+            how: dict[str, Any] = {"strides": strides, "kaiming": kaiming}
             x = _join(x, y, name, shortcuts=shortcuts, **how)
     return x
 

@@ -213,9 +213,7 @@ def _normalisation(
             "`mean` and `std` must be left out where the checkpoint holds "
             f"them. Received: mean={mean}, std={std}"
         )
-    if values:
-        mean, std = own_mean, own_std
-    elif front is not None and mean is None and std is None:
+    if not values and front is not None and mean is None and std is None:
         told = "; ".join(
             f"{name}: mean={list(REGISTRY[name].mean or ())}, "
             f"std={list(REGISTRY[name].std or ())}"
@@ -227,12 +225,14 @@ def _normalisation(
             f"checkpoint does not hold. The papers' are, {told}; an "
             "InputCenterLayer has a mean alone"
         )
-    if mean is None and std is None:
+    centre: Any = own_mean if values else mean
+    scale: Any = own_std if values else std
+    if centre is None and scale is None:
         return None, None
     channels = state["conv1.weight"].shape[1] if "conv1.weight" in state else 1
     return (
-        np.zeros(channels) if mean is None else mean,
-        np.ones(channels) if std is None else std,
+        np.zeros(channels) if centre is None else centre,
+        np.ones(channels) if scale is None else scale,
     )
 
 

@@ -121,10 +121,9 @@ def _read_zip(path: Path) -> Any:
         root = pickles[0].removesuffix("data.pkl")
         if f"{root}constants.pkl" in names:
             raise CheckpointError(f"a TorchScript program; {REFUSED}")
-        order = "<"
+        little = True
         if f"{root}byteorder" in names:
             little = archive.read(f"{root}byteorder").strip() == b"little"
-            order = "<" if little else ">"
 
         def load(key: str, storage: Storage) -> None:
             entry = archive.getinfo(f"{root}data/{key}")
@@ -132,7 +131,7 @@ def _read_zip(path: Path) -> Any:
             if entry.file_size < wanted:
                 raise CheckpointError(f"storage {key!r} is cut short")
             with archive.open(entry) as file:
-                storage.data = _numbers(file, storage, order)
+                storage.data = _numbers(file, storage, little)
 
         storages = _Storages(load)
         return read_pickle(io.BytesIO(archive.read(pickles[0])), storages.get)
@@ -147,17 +146,15 @@ def _read_legacy(file: IO[bytes], size: int) -> Any:
     ):
         raise CheckpointError("the head of a PyTorch file is not there")
     system = read_pickle(file)
-    order = "<" if system["little_endian"] else ">"
+    little = bool(system["little_endian"])
     saved = read_pickle(file, storages.get)
     for key in read_pickle(file):
         storage = storages.known[key]
-        count = int.from_bytes(
-            file.read(8), "little" if order == "<" else "big"
-        )
+        count = int.from_bytes(file.read(8), "little" if little else "big")
         left = size - file.tell()
         if count != storage.size or left < count * _item_size(storage.dtype):
             raise CheckpointError(f"storage {key!r} is cut short")
-        storage.data = _numbers(file, storage, order)
+        storage.data = _numbers(file, storage, little)
     return saved
 
 
@@ -179,7 +176,7 @@ def _read_safetensors(file: IO[bytes], size: int) -> dict[str, np.ndarray]:
         if not 0 <= first <= end <= size - 8 - length:
             raise CheckpointError(f"{name}: its numbers are cut short")
         file.seek(8 + length + first)
-        storage.data = _numbers(file, storage, "<")
+        storage.data = _numbers(file, storage, True)
         if math.prod(shape) != storage.size:
             raise CheckpointError(f"{name}: {shape} is not its size")
         steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
@@ -191,10 +188,10 @@ def _item_size(dtype: str) -> int:
     return 2 if dtype == BFLOAT16 else np.dtype(dtype).itemsize
 
 
-def _numbers(file: IO[bytes], storage: Storage, order: str) -> np.ndarray:
+def _numbers(file: IO[bytes], storage: Storage, little: bool) -> np.ndarray:
     """Reads a storage; raises ValueError if the file ends before it does."""
     kind = "uint16" if storage.dtype == BFLOAT16 else storage.dtype
-    dtype = np.dtype(kind).newbyteorder(order)
+    dtype = np.dtype(kind).newbyteorder("<" if little else ">")
     raw = file.read(storage.size * dtype.itemsize)
     numbers = np.frombuffer(raw, dtype, storage.size)
     if storage.dtype == BFLOAT16:

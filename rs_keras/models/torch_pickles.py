@@ -218,6 +218,7 @@ def read_pickle(
             raise CheckpointError(f"a {kind.__name__} is filled that is none")
         return stack[-1]
 
+    argument: Any
     for code, argument, _ in pickletools.genops(file):
         name = code.name
         if name in _LITERALS:

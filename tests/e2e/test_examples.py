@@ -28,10 +28,15 @@ WARNINGS = (
 def run(tmp_path):
     """Runs a script in an empty folder; returns what it prints."""
 
-    def call(name):
+    def call(name, *flags_of_script):
         flags = [flag for text in WARNINGS for flag in ("-W", text)]
         found = subprocess.run(
-            [sys.executable, *flags, str(EXAMPLES / f"{name}.py")],
+            [
+                sys.executable,
+                *flags,
+                str(EXAMPLES / f"{name}.py"),
+                *flags_of_script,
+            ],
             env={
                 **os.environ,
                 "PYTHONPATH": str(ROOT),
@@ -168,6 +173,22 @@ def test_several_sigmas(run):
     assert high[-1] > 0 and chosen[-1] > 0
     assert 0 < composed[0] < max(low[0], high[0]) + 0.1
     assert "about which nothing is certified" in text.replace("\n", " ")
+
+
+def test_denoise(run):
+    """Short: each row is there, and no larger radius certifies more."""
+    text = run("denoise", "--epochs", "1", "--images", "10", "--n", "200")
+    rows = [
+        line_of(text, name)
+        for name in (
+            "classifier alone:",
+            "behind a denoiser (MSE):",
+            "behind a denoiser (MSE, then stability):",
+        )
+    ]
+    for row in rows:
+        assert len(row) == 3 and sorted(row, reverse=True) == row
+    assert line_of(text, "accuracy on clean images:")[0] > 0.5
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
