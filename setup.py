@@ -94,6 +94,8 @@ setup(
             "ruff>=0.9",
             "statsmodels>=0.14",
         ],
+        # `to_pandas` of certificates and logs.
+        "pandas": ["pandas>=2"],
         # The peers that benchmarks/ measures against; nothing else uses them.
         "benchmarks": [
             "adversarial-robustness-toolbox==1.20.*",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -60,8 +61,8 @@ class SmoothedClassifier:
         num_classes: int | None = None,
         batch_size: int | None = None,
         strategy: tf.distribute.Strategy | None = None,
-        noise: str = "float",
-        dtype: str | None = None,
+        noise: Literal["float", "grid"] = "float",
+        dtype: Literal["float32", "bfloat16", "float16"] | None = None,
         key: Key = None,
     ) -> None:
         model, sigma = opened(model, sigma)
