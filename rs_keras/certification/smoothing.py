@@ -62,7 +62,7 @@ class SmoothedClassifier:
         batch_size: int | None = None,
         strategy: tf.distribute.Strategy | None = None,
         noise: Literal["float", "grid"] = "float",
-        dtype: Literal["float32", "bfloat16", "float16"] | None = None,
+        dtype: str | None = None,
         key: Key = None,
     ) -> None:
         model, sigma = opened(model, sigma)
