@@ -147,6 +147,15 @@ class Certificate(Rows):
 
         Raises:
             ImportError: If pandas is not installed.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+        >>> certificate = certifier.certify(np.ones([3, 1, 1, 2]), n=100)
+        >>> list(certificate.to_pandas())
+        ['label', 'radius', 'p_lower', 'n']
         """
         names = ["label", "radius", "p_lower", "n"]
         names += [] if self.sigma is None else ["sigma"]

@@ -263,6 +263,13 @@ class CertificationLog(Rows):
 
         Raises:
             ImportError: If pandas is not installed.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> log = CertificationLog([0], [1], [1], [0.5], [1], [2.0])
+        >>> list(log.to_pandas())
+        ['idx', 'label', 'predict', 'radius', 'correct', 'time']
         """
         own = {name: getattr(self, name) for name in file_format.COLUMNS}
         return data_frame({**own, **self.extra}, self.settings)
