@@ -101,6 +101,8 @@ setup(
             "keras-hub>=0.20",
             "onnxruntime>=1.18",
         ],
+        # `to_pandas` of certificates and logs.
+        "pandas": ["pandas>=2"],
         # The peers that benchmarks/ measures against; nothing else uses them.
         "benchmarks": [
             "adversarial-robustness-toolbox==1.20.*",

@@ -1,10 +1,15 @@
 """Argument checks, which raise ValueError with the rule and the value."""
 
 import difflib
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+
+# An alpha above looks like a confidence, a sigma from here on like bytes'.
+_CONFIDENCE = 0.5
+_OF_BYTES = 8.0
 
 # Of a picture: colours and alpha.
 _MOST_CHANNELS = 4
@@ -124,6 +129,42 @@ def check_up_to(name: str, value: Any, limit: float) -> float:
 def check_probability(name: str, value: Any) -> float:
     """Returns a number strictly between 0 and 1 as a float."""
     return _number(name, value, "in (0, 1)", lambda x: 0 < x < 1)
+
+
+def check_alpha(value: Any) -> float:
+    """Returns a probability of error; one that looks like a confidence warns.
+
+    Raises:
+        ValueError: If it is not in (0, 1).
+    """
+    number = check_probability("alpha", value)
+    if number > _CONFIDENCE:
+        warnings.warn(
+            f"`alpha` is the probability of an error: alpha={number:g} gives "
+            f"certificates that hold with probability {1 - number:.6g}. Did "
+            f"you mean alpha={1 - number:.6g}?",
+            UserWarning,
+            stacklevel=4,
+        )
+    return number
+
+
+def check_sigma(value: Any) -> float:
+    """Returns a standard deviation; one of pixels in 0 .. 255 warns.
+
+    Raises:
+        ValueError: If it is not > 0.
+    """
+    number = check_positive("sigma", value)
+    if number >= _OF_BYTES:
+        warnings.warn(
+            f"`sigma` is in units of pixels in [0, 1]: sigma={number:g} leaves "
+            f"nothing of an image. Did you mean sigma={number:g}/255 = "
+            f"{number / 255:.4g}?",
+            UserWarning,
+            stacklevel=4,
+        )
+    return number
 
 
 def check_count(name: str, value: Any, minimum: int = 1) -> int:

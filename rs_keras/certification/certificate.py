@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from decimal import ROUND_DOWN
 from decimal import Context
 from decimal import Decimal
@@ -11,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from rs_keras._rows import SHOWN
+from rs_keras._rows import Rows
+from rs_keras._rows import data_frame
+from rs_keras._rows import shortened
 
 ABSTAIN = -1
 
@@ -50,8 +56,11 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Rows):
     """Labels and the L2 radii within which they provably stay.
+
+    It has a length, and `certificate[0]`, a slice, a mask and a loop give
+    certificates of some of its images.
 
     Attributes:
         label: int64 [B]; -1 where the certifier abstains.
@@ -80,6 +89,12 @@ class Certificate:
     array([0.69, 0.  ])
     >>> certificate.sentence(1)
     'abstains: no class wins with 99.9% confidence'
+    >>> certificate
+    Certificate of 2 images, sigma 0.5, n 10000, alpha 0.001
+      0: class 0, radius 0.691
+      1: abstains
+    >>> [float(one.radius[0]) > 0 for one in certificate]
+    [True, False]
     >>> certificate.statement()
     'For each image by itself, with probability at least 0.999 over ...'
     """
@@ -93,6 +108,59 @@ class Certificate:
     seed: np.ndarray
     settings: Mapping[str, Any] = field(default_factory=dict)
     sigma: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def _take(self, rows: np.ndarray) -> "Certificate":
+        arrays = {
+            name: np.asarray(value)[rows]
+            for name, value in vars(self).items()
+            if name != "settings" and value is not None
+        }
+        return replace(self, **arrays)
+
+    def __repr__(self) -> str:
+        shown = [
+            f", {name} {self.settings[name]}"
+            for name in ("sigma", "n", "alpha")
+            if self.settings.get(name) is not None
+        ]
+        count = "1 image" if len(self) == 1 else f"{len(self)} images"
+        lines = [f"Certificate of {count}{''.join(shown)}"]
+        for row in range(min(len(self), SHOWN)):
+            if self.label[row] == ABSTAIN:
+                lines.append(f"  {row}: abstains")
+                continue
+            radius = rounded_down(self.radius[row])
+            at = "" if self.sigma is None else f" at sigma {self.sigma[row]}"
+            lines.append(
+                f"  {row}: class {self.label[row]}, radius {radius}{at}"
+            )
+        return "\n".join(lines) + shortened(len(self), "images")
+
+    def to_pandas(self) -> Any:
+        """Returns a `pandas.DataFrame` with a row an image.
+
+        Its columns are label, radius, p_lower and n, and sigma where each image
+        has its own; its `attrs` are the settings.
+
+        Raises:
+            ImportError: If pandas is not installed.
+
+        Example:
+
+        >>> import numpy as np
+        >>> from rs_keras import Certifier
+        >>> certifier = Certifier(lambda x: x[:, 0, 0, :2] - 0.5, sigma=0.5)
+        >>> certificate = certifier.certify(np.ones([3, 1, 1, 2]), n=100)
+        >>> list(certificate.to_pandas())
+        ['label', 'radius', 'p_lower', 'n']
+        """
+        names = ["label", "radius", "p_lower", "n"]
+        names += [] if self.sigma is None else ["sigma"]
+        columns = {name: getattr(self, name) for name in names}
+        return data_frame(columns, self.settings)
 
     def sentence(self, row: int = 0) -> str:
         """Describes the certificate of one image in words.
@@ -172,6 +240,10 @@ def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
     sentences = [first, *notes, STATEMENTS["condition"].get(scope, "")]
     if settings.get("dtype", "float32") != "float32":
         sentences.append(STATEMENTS["dtype"].format(**settings))
+    if "resize" in settings:
+        height, width = settings["resize"]
+        size, fit = f"{height} x {width}", settings["fit"]
+        sentences.append(STATEMENTS["resize"].format(size=size, fit=fit))
     sentences.append(STATEMENTS["independence"])
     exact = STATEMENTS["arithmetic"][settings["noise"]]
     sentences.append(exact.format(**settings))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from rs_keras import bounds
+from rs_keras._checks import check_alpha
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
 from rs_keras._checks import check_feasible
@@ -19,6 +20,7 @@ from rs_keras.certification.sequential.decision import decision_settings
 from rs_keras.certification.sequential.decision import decision_tables
 from rs_keras.certification.smoothing import SmoothedClassifier
 from rs_keras.certification.spec import BOUNDS
+from rs_keras.certification.spec import Bound
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import DecideSpec
 from rs_keras.certification.votes_to_results import decide_label
@@ -128,7 +130,7 @@ class Certifier(SmoothedClassifier):
         (array([0]), True)
         """
         n = check_count("n", n)
-        alpha = check_probability("alpha", alpha)
+        alpha = check_alpha(alpha)
         check_feasible("n", n, alpha, bounds.minimum_n(alpha, "predict"))
         images, loop = self._prepare(images)
         seeds = self.seeds(seed, images)
@@ -145,7 +147,7 @@ class Certifier(SmoothedClassifier):
         n0: int = 100,
         n: int = 100_000,
         alpha: float = 1e-3,
-        bound: str = "clopper_pearson",
+        bound: Bound = "clopper_pearson",
         beta: float = 1.0,
         runner_up: bool = True,
         tolerance: float | None = None,
@@ -337,7 +339,7 @@ class Certifier(SmoothedClassifier):
         self,
         n: int = 100_000,
         alpha: float = 1e-3,
-        bound: str = "clopper_pearson",
+        bound: Bound = "clopper_pearson",
         runner_up: bool = True,
     ) -> float:
         """The largest radius that n draws can certify: if all of them agree.
@@ -351,7 +353,7 @@ class Certifier(SmoothedClassifier):
         """
         n = check_count("n", n)
         alpha = check_probability("alpha", alpha)
-        bound = check_choice("bound", bound, BOUNDS)
+        check_choice("bound", bound, BOUNDS)
         return bounds.max_radius(n, alpha, self.sigma, bound, runner_up)
 
     def settings(

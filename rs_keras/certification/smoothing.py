@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -61,7 +62,7 @@ class SmoothedClassifier:
         num_classes: int | None = None,
         batch_size: int | None = None,
         strategy: tf.distribute.Strategy | None = None,
-        noise: str = "float",
+        noise: Literal["float", "grid"] = "float",
         dtype: str | None = None,
         key: Key = None,
     ) -> None:

@@ -8,21 +8,24 @@ from dataclasses import dataclass
 from dataclasses import field
 from functools import lru_cache
 from typing import Any
+from typing import Literal
+from typing import get_args
 
 import numpy as np
 
 from rs_keras import bounds
+from rs_keras._checks import check_alpha
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
 from rs_keras._checks import check_feasible
 from rs_keras._checks import check_flag
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
-from rs_keras._checks import check_probability
 from rs_keras._checks import check_up_to
 from rs_keras.certification.sequential.boundaries import shares_of_stages
 
-BOUNDS = ("clopper_pearson", "hoeffding", "bernstein")
+Bound = Literal["clopper_pearson", "hoeffding", "bernstein"]
+BOUNDS: tuple[str, ...] = get_args(Bound)
 
 # Selection draws if they also determine the number of estimation draws.
 PILOT = 1_000
@@ -81,7 +84,7 @@ class CertifySpec:
 
     def __post_init__(self) -> None:
         _check_each(self, n0=check_count, n=check_count)
-        _check_each(self, alpha=check_probability)
+        _check_each(self, alpha=_check_alpha)
         check_choice("bound", self.bound, BOUNDS)
         _check_each(self, beta=check_positive, runner_up=check_flag)
         if self.soft and self.runner_up:
@@ -161,7 +164,7 @@ class DecideSpec:
                 f"Received: radius={radius!r}"
             )
         object.__setattr__(self, "radii", tuple(sorted(radii)))
-        _check_each(self, alpha=check_probability, n0=check_count)
+        _check_each(self, alpha=_check_alpha, n0=check_count)
         _check_each(self, n_max=check_count, runner_up=check_flag)
 
     def check(self, smoothing: SmoothingSpec) -> None:
@@ -195,6 +198,10 @@ def max_decided_radius(
         bounds.max_radius(n_stage, float(level), sigma, distance=distance)
         for n_stage, level in zip(stages, levels, strict=True)
     )
+
+
+def _check_alpha(name: str, value: Any) -> float:
+    return check_alpha(value)
 
 
 def _check_each(

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from rs_keras._checks import check_positive
+from rs_keras._checks import check_sigma
 from rs_keras.classifiers.folding import FoldedNetwork
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.outputs import last_activations
@@ -201,7 +201,7 @@ def sigma_for(model: Any, sigma: float | None, default: float = 0.5) -> float:
     is_trainer = hasattr(model, "losses_of")
     if sigma is None:
         return getattr(model, "sigma0", default) if is_trainer else default
-    sigma = check_positive("sigma", sigma)
+    sigma = check_sigma(sigma)
     trained = getattr(model, "sigma", None) if is_trainer else None
     if isinstance(trained, float | int) and sigma != trained:
         raise ValueError(
@@ -251,6 +251,12 @@ def count_classes(traced: ConcreteFunction, num_classes: int | None) -> int:
     """
     output = traced.structured_outputs
     shape = getattr(output, "shape", None)
+    if shape is not None and shape.rank is None:
+        raise ValueError(
+            "`model` must tell the shape of its logits. Received: a tensor of "
+            "unknown rank (tf.numpy_function and tf.py_function lose the "
+            "shape: set it with logits.set_shape([None, num_classes]))"
+        )
     if shape is None or shape.rank != 2 or not output.dtype.is_floating:
         raise ValueError(
             "`model` must return one floating-point matrix, [batch, classes]. "

@@ -97,7 +97,7 @@ def computing_in(model: Any, dtype: str) -> Any:
             f"in it. Received: model of type {type(model).__name__}"
         )
 
-    if not network.built:
+    if isinstance(network, keras.Sequential) and not network.built:
         raise ValueError(
             "`model` must have its weights before `dtype` can copy them: call "
             "it on images, or give it a keras.Input. Received: "

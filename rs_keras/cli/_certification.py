@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Iterable
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,15 @@ from rs_keras import distribution
 from rs_keras import serving
 from rs_keras._checks import fits
 from rs_keras.classifiers.adapters import image_shape
+from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.checkpoints import load_classifier
 from rs_keras.classifiers.checkpoints import trained_sigma
+from rs_keras.cli import _photographs
+from rs_keras.cli._photographs import is_image as is_image
+from rs_keras.datasets.photographs import Resize
+from rs_keras.datasets.photographs import read_photograph
 from rs_keras.logs.evaluation import selected
 from rs_keras.noise.draws import fresh_seeds
-
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
 # Flags that an export fixes, and their defaults.
 _FIXED = {"sigma": None, "batch_size": None, "dtype": None, "noise": "float"}
@@ -101,13 +103,10 @@ def client_of(
     return client
 
 
-def is_image(data: str) -> bool:
-    """Whether DATA is the name of an image file."""
-    return Path(data).suffix.lower() in _IMAGES
-
-
 def read_image(
-    path: str, shape: tuple[int | None, ...] | None = None
+    path: str,
+    shape: tuple[int | None, ...] | None = None,
+    resize: Resize | None = None,
 ) -> np.ndarray:
     """Reads an image file: float32 [1, H, W, C] in [0, 1].
 
@@ -115,22 +114,34 @@ def read_image(
         path: A PNG, JPEG, BMP or GIF file.
         shape: The (H, W, C) wanted, None for what may vary; one channel is
             read as grey.
+        resize: None does not resize, because the radius is about the image
+            that the classifier gets.
 
     Raises:
-        ValueError: If the file is not an image, or of another size: it is not
-            resized, because the radius would then be about another image.
+        ValueError: If the file is not an image, or of another size.
     """
+    if resize is not None:
+        channels = 1 if shape is not None and shape[-1] == 1 else 3
+        photograph = read_photograph(path, channels, resize)
+        return _of_shape(path, photograph.astype(np.float32) / 255, shape)
     mode = "L" if shape is not None and shape[-1] == 1 else "RGB"
     try:
         with Image.open(path) as picture:
             pixels = np.asarray(picture.convert(mode), np.float32) / 255
     except UnidentifiedImageError as error:
         raise ValueError(f"not an image: {path}") from error
-    pixels = pixels.reshape(*pixels.shape[:2], -1)
+    return _of_shape(path, pixels.reshape(*pixels.shape[:2], -1), shape)
+
+
+def _of_shape(
+    path: str, pixels: np.ndarray, shape: tuple[int | None, ...] | None
+) -> np.ndarray:
+    """Returns pixels as a batch, if the model takes images of their size."""
     if shape is not None and not fits(pixels.shape, shape):
         raise ValueError(
             f"{path} must be {_sizes(shape[1::-1], ' x ')} pixels for this "
-            f"model. Received: {pixels.shape[1]} x {pixels.shape[0]}"
+            f"model (--resize H,W resizes it). Received: {pixels.shape[1]} x "
+            f"{pixels.shape[0]}"
         )
     return pixels[None]
 
@@ -144,14 +155,17 @@ def examples_of(
     """
     if is_image(args.data):
         shape = image_shape(certifier.model)
-        return iter([(0, read_image(args.data, shape), -1)])
+        image = read_image(args.data, shape, _photographs.resize_of(args))
+        return iter([(0, image, -1)])
     data = dataset_of(args, certifier)
     return selected(data, args.skip, args.max_examples)
 
 
 def dataset_of(args: argparse.Namespace, certifier: Any) -> tf.data.Dataset:
     """Loads DATA, if its images are of the shape that the model takes."""
-    data = datasets.load(args.data, split=args.split, data_dir=args.data_dir)
+    name = _photographs.data_name(args)
+    data = datasets.load(name, split=args.split, data_dir=args.data_dir)
+    _check_classes(name, args, certifier)
     shape = data.element_spec[0].shape
     wanted = image_shape(certifier.model)
     if wanted is not None and not shape.is_compatible_with(wanted):
@@ -160,6 +174,21 @@ def dataset_of(args: argparse.Namespace, certifier: Any) -> tf.data.Dataset:
             f"{_sizes(wanted)} images; {args.data} has {_sizes(shape)}"
         )
     return data
+
+
+def _check_classes(name: str, args: argparse.Namespace, certifier: Any) -> None:
+    """Refuses a folder whose classes are not those of the model's logits."""
+    if not name.startswith("image_folder:"):
+        return
+    folders = datasets.info(name, args.data_dir).num_classes
+    model = network_of(certifier.model)
+    shape = getattr(model, "output_shape", None) or (None,)
+    logits = getattr(model, "num_classes", shape[-1])
+    if isinstance(logits, int) and logits > 1 and folders != logits:
+        raise ValueError(
+            "`DATA` must have a folder for each of the model's classes. "
+            f"Received: {folders} folders in {args.data}, {logits} logits"
+        )
 
 
 def _sizes(shape: Iterable[int | None], sign: str = "x") -> str:

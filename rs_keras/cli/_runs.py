@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rs_keras._checks import check_count
+from rs_keras.cli._photographs import data_name
+from rs_keras.datasets.photographs import split_name
 from rs_keras.trainers import recipes
 from rs_keras.trainers.recipes.recipe import Recipe
 from rs_keras.trainers.runs.training import RECIPE
@@ -28,7 +30,8 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         missing = [flag for flag, value in needed.items() if value is None]
         if missing:
             raise ValueError(f"{', '.join(missing)} must be given")
-        recipe = recipes.get(args.data, args.method, args.sigma, args.data_dir)
+        data = data_name(args)
+        recipe = recipes.get(data, args.method, args.sigma, args.data_dir)
     if args.epochs is not None and args.epochs != recipe.epochs:
         recipe = recipe.shortened(args.epochs)
     recipe = recipe.replace(**_overrides(args))
@@ -84,5 +87,6 @@ def folder_of(out: str | None, recipe: Recipe, suffix: str = "") -> Path:
     if out is not None:
         return Path(out)
     # The file's name, for npz:some/where/data.npz.
-    name = Path(recipe.dataset.partition(":")[2] or recipe.dataset).stem
+    dataset = split_name(recipe.dataset)[0]
+    name = Path(dataset.partition(":")[2] or dataset).stem
     return Path("runs") / f"{name}_{recipe.method}_{recipe.sigma:.2f}{suffix}"

@@ -8,6 +8,7 @@ from rs_keras import DataDependentCertifier
 from rs_keras import certify_dataset
 from rs_keras import distribution
 from rs_keras.cli import _certification
+from rs_keras.cli import _photographs
 
 
 def run(args: argparse.Namespace) -> None:
@@ -76,7 +77,8 @@ def _certify_image(args: argparse.Namespace, arguments: dict[str, Any]) -> None:
     certifier = _certifier(args)
     [(_, image, _)] = _certification.examples_of(args, certifier)
     certificate = certifier.certify(image, seed=args.seed, **arguments)
-    print(f"{args.data}: {certificate.sentence(0)}")
+    note = _photographs.note(args)
+    print(f"{args.data}: {certificate.sentence(0)}{note}")
 
 
 def _certify_dataset(
@@ -94,7 +96,7 @@ def _certify_dataset(
         skip=args.skip,
         max_examples=args.max_examples,
         seed=args.seed,
-        name=f"{args.data}/{args.split}",
+        name=f"{_photographs.data_name(args)}/{args.split}",
         shard=shard,
         **arguments,
     )

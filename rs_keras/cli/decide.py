@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from rs_keras.cli import _certification
+from rs_keras.cli import _photographs
 from rs_keras.logs import decide_dataset
 from rs_keras.logs.file_format import rounded_down
 from rs_keras.noise.draws import example_seed
@@ -31,7 +32,8 @@ def _decide_image(
 ) -> int:
     [(_, image, _)] = _certification.examples_of(args, certifier)
     decision = certifier.decide(image, seed=args.seed, **arguments)
-    print(f"{args.data}: {decision.sentence(0)}")
+    note = _photographs.note(args)
+    print(f"{args.data}: {decision.sentence(0)}{note}")
     return 0 if decision.certified[0] else 1
 
 
@@ -65,7 +67,7 @@ def _log_decisions(
         skip=args.skip,
         max_examples=args.max_examples,
         seed=args.seed,
-        name=f"{args.data}/{args.split}",
+        name=f"{_photographs.data_name(args)}/{args.split}",
         **arguments,
     )
     # Rounded as in the log, so that it is read at its own radii.

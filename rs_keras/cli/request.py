@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rs_keras.cli import _certification
+from rs_keras.cli import _photographs
 from rs_keras.serving import CertificationClient
 
 # Raised by NumPy for a file that is not an archive, or a truncated one.
@@ -34,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
             if args.json:
                 print(json.dumps(_values(name, answer, row)))
             else:
-                print(f"{name}: {_sentence(answer, row)}")
+                note = _photographs.note(args)
+                print(f"{name}: {_sentence(answer, row)}{note}")
     return int(not (answer.label >= 0).all())
 
 
@@ -61,7 +63,11 @@ def _images(
 ) -> tuple[np.ndarray, list[str]]:
     if args.image is not None:
         shape = client.model.image_shape
-        read = [_certification.read_image(path, shape) for path in args.image]
+        resize = _photographs.resize_of(args)
+        read = [
+            _certification.read_image(path, shape, resize)
+            for path in args.image
+        ]
         return np.concatenate(read), args.image
     try:
         with open(args.npz, "rb") as file, np.load(file) as archive:

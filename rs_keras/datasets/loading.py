@@ -164,7 +164,8 @@ def load(
             asked for (images [N, H, W] or [N, H, W, C], uint8 or floats in
             [0, 1]; optionally `class_names`); "image_folder:PATH", a folder
             PATH/SPLIT/CLASS/FILE (or PATH/CLASS/FILE for whatever split is
-            asked for) of images of one size.
+            asked for) of images of one size; with "?resize=H,W&fit=crop" (or
+            pad, stretch) behind PATH, of photographs of any size.
         split: "train" or "test" (ImageNet's validation split).
         batch_size: None for single examples.
         data_dir: Where tensorflow-datasets keeps its files; by default the

@@ -14,6 +14,8 @@ import tensorflow as tf
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_images
 from rs_keras.datasets import augmentation
+from rs_keras.datasets.photographs import Resize
+from rs_keras.datasets.photographs import read_photograph
 from rs_keras.datasets.sources import ArraySource
 from rs_keras.datasets.sources import Source
 from rs_keras.datasets.sources import StreamedSource
@@ -129,7 +131,7 @@ def _npz_pair(
 # -- folders of images -------------------------------------------------------
 
 
-def folder_contents(path: Path) -> Contents:
+def folder_contents(path: Path, resize: Resize | None = None) -> Contents:
     """Reads the shapes of all images of a folder, without decoding them."""
     splits = _folder_splits(path)
     names = _folder_classes(splits)
@@ -139,23 +141,36 @@ def folder_contents(path: Path) -> Contents:
             shapes.setdefault(_image_shape(file), file)
     # Grey and coloured images of one size: all are read as coloured.
     sizes = {shape[:2]: file for shape, file in shapes.items()}
+    if resize is not None:
+        sizes = {(resize.height, resize.width): ""}
     if len(sizes) > 1:
         (first, one), (second, other) = list(sizes.items())[:2]
         raise ValueError(
-            "`name`: all images of a folder must have the same size. "
+            "`name`: all images of a folder must have the same size, or be "
+            "resized (--resize H,W; image_folder:PATH?resize=H,W&fit=crop). "
             f"Received: {one} of {first}, {other} of {second}"
         )
     channels = max(shape[2] for shape in shapes)
     return Contents(tuple(splits), (*next(iter(sizes)), channels), names)
 
 
-def folder_source(path: Path, split: str, contents: Contents) -> Source:
-    """Opens one split of a folder whose images all have one size."""
+def folder_source(
+    path: Path, split: str, contents: Contents, resize: Resize | None = None
+) -> Source:
+    """Opens one split of a folder whose images all have one size, or get it."""
     folder = _folder_splits(path)[check_choice("split", split, contents.splits)]
     files, labels = _folder_files(folder, contents.class_names)
     shape = contents.image_shape
 
     def decode(file: tf.Tensor) -> tf.Tensor:
+        if resize is not None:
+            pixels = tf.numpy_function(
+                lambda name: read_photograph(name.decode(), shape[-1], resize),
+                [file],
+                tf.uint8,
+            )
+            pixels = tf.ensure_shape(pixels, shape)
+            return tf.cast(pixels, tf.float32) / 255.0
         image = augmentation.decode(tf.io.read_file(file), shape[-1])
         return tf.ensure_shape(image, shape)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from rs_keras._checks import check_choice
 from rs_keras.datasets import readers
+from rs_keras.datasets.photographs import Resize
+from rs_keras.datasets.photographs import split_name
 from rs_keras.datasets.sources import Source
 
 _BUNDLED = Path(__file__).parents[1] / "data" / "fashion_mini.npz"
@@ -109,10 +111,12 @@ def info(name: str, data_dir: str | Path | None = None) -> DatasetInfo:
     >>> datasets.info("cifar10").image_shape
     (32, 32, 3)
     """
-    kind, path = _parse(name, data_dir)
+    plain, resize = split_name(name)
+    kind, path = _parse(plain, data_dir)
+    _check_resized(kind, name, resize)
     if path is None:
         return REGISTRY[kind]
-    contents = _contents(kind, path, _written(path))
+    contents = _contents(kind, path, _written(path), resize)
     return DatasetInfo(
         name,
         contents.image_shape,
@@ -135,9 +139,11 @@ def check_name(name: str) -> None:
 
 def open_split(name: str, split: str, data_dir: str | Path | None) -> Source:
     """Opens a split, or returns it from the cache, as for every epoch."""
-    kind, path = _parse(name, data_dir)
+    plain, resize = split_name(name)
+    kind, path = _parse(plain, data_dir)
+    _check_resized(kind, name, resize)
     if path is not None:
-        return _open_path(kind, path, split, _written(path))
+        return _open_path(kind, path, split, _written(path), resize)
     check_choice("split", split, REGISTRY[kind].splits)
     root = None if data_dir is None else Path(data_dir).expanduser()
     return _open(name, split, root)
@@ -157,21 +163,37 @@ def _parse(name: str, data_dir: str | Path | None) -> tuple[str, Path | None]:
     return kind, (root / Path(path).expanduser()).resolve()
 
 
+def _check_resized(kind: str, name: str, resize: Resize | None) -> None:
+    """Refuses to resize what has one size: its images are as published."""
+    if resize is not None and kind != "image_folder":
+        raise ValueError(
+            "`resize` needs image_folder:PATH, or image files. "
+            f"Received: {name}"
+        )
+
+
 def _written(path: Path) -> int:
     """Returns when a file was written; a changed file is read again."""
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
 @lru_cache(maxsize=4)
-def _contents(kind: str, path: Path, written: int) -> readers.Contents:
+def _contents(
+    kind: str, path: Path, written: int, resize: Resize | None
+) -> readers.Contents:
+    if resize is not None:
+        return readers.folder_contents(path, resize)
     return _FROM_DISK[kind](path)
 
 
 @lru_cache(maxsize=4)
-def _open_path(kind: str, path: Path, split: str, written: int) -> Source:
+def _open_path(
+    kind: str, path: Path, split: str, written: int, resize: Resize | None
+) -> Source:
     if kind == "npz":
         return readers.npz_source(path, split)
-    return readers.folder_source(path, split, _contents(kind, path, written))
+    contents = _contents(kind, path, written, resize)
+    return readers.folder_source(path, split, contents, resize)
 
 
 @lru_cache(maxsize=4)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from itertools import islice
 from typing import Any
 
@@ -23,6 +24,7 @@ from rs_keras._checks import check_count
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.sequential.decision import Decision
+from rs_keras.certification.smoothing import SmoothedClassifier
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.fingerprint import fingerprint
@@ -30,6 +32,7 @@ from rs_keras.datasets.elements import ElementReader
 from rs_keras.datasets.elements import elements_of
 from rs_keras.datasets.elements import is_single
 from rs_keras.datasets.elements import parts_of
+from rs_keras.datasets.photographs import split_name
 from rs_keras.logs.examples import compared
 from rs_keras.logs.examples import first_example
 from rs_keras.logs.examples import is_hashed
@@ -63,12 +66,13 @@ def certify_dataset(
     """Certifies every `skip`-th example of a data set, and logs each.
 
     The log has one line per example, flushed as it is written; beside it,
-    `<path>.json` holds the settings. If interrupted, the same call resumes the
-    log. It refuses a log of other settings, other weights or other examples.
-    (The weights of a function without `variables` cannot be compared.) The
-    examples of the log are compared with those of the data set, by a hash of
-    image and label, before another one is certified. (A log of an older version
-    has no hashes: only the labels are compared, with a warning.)
+    `<path>.json` holds the settings. With small n, one call draws for several
+    examples; the log is the same but for its times. If interrupted, the same
+    call resumes the log. It refuses a log of other settings, other weights or
+    other examples. (The weights of a function without `variables` cannot be
+    compared.) The examples of the log are compared with those of the data set,
+    by a hash of image and label, before another one is certified. (A log of an
+    older version has no hashes: only the labels are compared, with a warning.)
 
     Args:
         certifier: A `Certifier`, or a `CertificationClient`, which processes
@@ -235,6 +239,11 @@ def _reader(certifier: Any, class_names: Sequence[str] | None) -> ElementReader:
     )
 
 
+# A call draws for several images where they have few draws each: so few that
+# an interruption loses a second or two of work at most.
+_DRAWS_TOGETHER = 1 << 14
+_MOST_TOGETHER = 32
+
 # (idx, label, hash), an image [1, H, W, C] and its seed.
 _Example = tuple[tuple[int, int, str], np.ndarray, Any]
 _Results = Callable[[Iterable[_Example]], Iterator[Any]]
@@ -368,11 +377,45 @@ def _results_of(
     each = getattr(certifier, f"{operation}_each", None)
     if each is not None:
         return partial(each, **arguments)
-    examine = getattr(certifier, operation)
-    return lambda examples: (
-        (key, examine(image, seed=seed, **arguments))
-        for key, image, seed in examples
+    together = operation == "certify" and (
+        isinstance(certifier, SmoothedClassifier) and certifier.strategy is None
     )
+
+    def examine(images: np.ndarray, seed: Any) -> Any:
+        return getattr(certifier, operation)(images, seed=seed, **arguments)
+
+    def results(examples: Iterable[_Example]) -> Iterator[tuple[Any, Any]]:
+        draws = arguments.get("n0", 100) + arguments.get("n", 100_000)
+        size = min(_MOST_TOGETHER, _DRAWS_TOGETHER // draws)
+        if together and size > 1:
+            yield from _examined_together(examine, size, examples)
+        else:
+            for key, image, seed in examples:
+                yield key, examine(image, seed=seed)
+
+    return results
+
+
+def _examined_together(
+    examine: Callable[..., Certificate],
+    size: int,
+    examples: Iterable[_Example],
+) -> Iterator[tuple[Any, Certificate]]:
+    """Yields (key, certificate) of each example, `size` of them a call.
+
+    No count depends on which images share a call: each has its own seed, and
+    no pass of the network holds draws of two.
+    """
+    by_shape = groupby(examples, key=lambda example: example[1].shape)
+    for _, alike in by_shape:
+        while group := list(islice(alike, size)):
+            keys, images, seeds = zip(*group, strict=True)
+            keyed = isinstance(seeds[0], str)
+            found = examine(
+                np.concatenate(images),
+                seed=seeds[0] if keyed else np.concatenate(seeds),
+            )
+            yield from zip(keys, found, strict=True)
 
 
 def _log_results(
@@ -389,9 +432,11 @@ def _log_results(
     if settings["noise"] == "grid" and "total_variation" not in settings:
         settings = settings_of(image_shape=shape)
     strategy = getattr(certifier, "strategy", None)
+    resize = split_name(examined.name or "")[1]
     settings = {
         **settings,
         "dataset": examined.name,
+        **(resize.settings() if resize else {}),
         "skip": examined.skip,
         # Of the copy that votes; the model may have been trained since.
         "model": fingerprint(getattr(certifier, "computing", certifier.model)),
@@ -434,7 +479,7 @@ def _log_results(
             radii.append(row["radius"] * (row["predict"] == label))
             if hashed:
                 row[EXAMPLE] = digest
-            # Since the last row: a client works on several images at a time.
+            # Since the last row: several images may be processed at a time.
             row["time"] = time.perf_counter() - last_row_at
             writer.write(idx, label, **row)
             bar.set_postfix(ACR=f"{np.mean(radii):.3f}")

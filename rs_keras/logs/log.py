@@ -6,12 +6,14 @@ radius correct time`, under a header line; further columns are kept. Beside
 were published with the papers can be read; they have no settings.
 """
 
+import html
 import os
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,10 @@ import numpy as np
 import scipy.special
 
 from rs_keras._checks import check_probability
+from rs_keras._rows import SHOWN
+from rs_keras._rows import Rows
+from rs_keras._rows import data_frame
+from rs_keras._rows import shortened
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.logs import file_format
 from rs_keras.logs import rules
@@ -30,8 +36,11 @@ from rs_keras.logs.shards import joined
 
 
 @dataclass(frozen=True)
-class CertificationLog:
+class CertificationLog(Rows):
     """Certificates of the examples of a data set.
+
+    It has a length, and `log[0]`, a slice, a mask and a loop give logs of some
+    of its examples. Notebooks show it as a table.
 
     Attributes:
         idx: int64 [m], numbers of the examples in the data set.
@@ -68,6 +77,10 @@ class CertificationLog:
     (0.5, array([0.5 , 0.25]), 0.25)
     >>> log.accuracy, len(log)
     (0.5, 4)
+    >>> log
+    CertificationLog 'log' of 4 examples, ACR 0.500, 25.0% abstained
+    >>> log[log.correct].radius, [int(one.predict[0]) for one in log[2:]]
+    (array([1.5, 0.5]), [8, -1])
     """
 
     idx: np.ndarray
@@ -227,6 +240,60 @@ class CertificationLog:
 
     def __len__(self) -> int:
         return len(self.idx)
+
+    def _take(self, rows: np.ndarray) -> "CertificationLog":
+        columns = {n: getattr(self, n)[rows] for n in file_format.COLUMNS}
+        extra = {n: np.asarray(v)[rows] for n, v in self.extra.items()}
+        return replace(self, **columns, extra=extra)
+
+    def _summary(self) -> str:
+        """Says in a line what the log holds."""
+        text = f"{self.name!r} of {len(self)} examples"
+        if not len(self):
+            return text
+        mark = "" if self.scope == "fixed_sigma" else f" ({self.scope})"
+        acr = self.acr(per_input_sigma=True)
+        return (
+            f"{text}, ACR {acr:.3f}{mark}, {self.abstention_rate():.1%} "
+            "abstained"
+        )
+
+    def __repr__(self) -> str:
+        return f"CertificationLog {self._summary()}"
+
+    def _repr_html_(self) -> str:
+        """Returns the summary and the first rows, for notebooks."""
+        names = ("idx", "label", "predict", "radius", "correct")
+        columns = [getattr(self, name)[:SHOWN].tolist() for name in names]
+        rows = zip(*columns, strict=True)
+        head = "".join(f"<th>{name}</th>" for name in names)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{value}</td>' for value in row)}</tr>"
+            for row in rows
+        )
+        left = html.escape(shortened(len(self), "examples").strip())
+        return (
+            f"<p>{html.escape(self._summary())}</p><table><thead><tr>{head}"
+            f"</tr></thead><tbody>{body}</tbody></table><p>{left}</p>"
+        )
+
+    def to_pandas(self) -> Any:
+        """Returns a `pandas.DataFrame` with a row an example.
+
+        Its columns are those of the file; its `attrs` are the settings.
+
+        Raises:
+            ImportError: If pandas is not installed.
+
+        Example:
+
+        >>> from rs_keras import CertificationLog
+        >>> log = CertificationLog([0], [1], [1], [0.5], [1], [2.0])
+        >>> list(log.to_pandas())
+        ['idx', 'label', 'predict', 'radius', 'correct', 'time']
+        """
+        own = {name: getattr(self, name) for name in file_format.COLUMNS}
+        return data_frame({**own, **self.extra}, self.settings)
 
     @property
     def accuracy(self) -> float:

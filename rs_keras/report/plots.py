@@ -1,11 +1,14 @@
 """Plots of certification logs."""
 
+import io
 import os
 from collections.abc import Iterator
 from collections.abc import Sequence
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +39,10 @@ _LEGEND_LINE = 0.18
 
 
 def plot_certified_accuracy(
-    logs: Sequence[CertificationLog | Envelope],
+    logs: Sequence[CertificationLog | Envelope] | CertificationLog,
     path: str | os.PathLike[str] | None = None,
     title: str | None = None,
+    ax: "Axes | None" = None,
 ) -> "Figure":
     """Draws certified accuracy against radius, one step curve a log.
 
@@ -47,12 +51,14 @@ def plot_certified_accuracy(
 
     Args:
         logs: The logs, or envelopes (drawn as a broad band behind the rest);
-            at least one.
+            at least one. Or a log.
         path: Where to save it: .png, .svg or .pdf.
         title: Above the plot.
+        ax: Axes to draw into, with their own legend; None for a new figure.
 
     Returns:
-        A `matplotlib.figure.Figure`.
+        A `matplotlib.figure.Figure`, which notebooks show: a new one, or that
+        of `ax`.
 
     Raises:
         ValueError: If there is no log, a log holds no example, or the file has
@@ -70,10 +76,16 @@ def plot_certified_accuracy(
     >>> figure.axes[0].get_legend_handles_labels()[1]
     ['gaussian (ACR 0.300)']
     """
+    if isinstance(logs, CertificationLog):
+        logs = [logs]
     if not logs:
         raise ValueError("`logs` must hold at least one log. Received: none")
-    figure = new_figure(path, height=4.0 + _LEGEND_LINE * len(logs))
-    axes = figure.add_subplot()
+    if ax is None:
+        figure = new_figure(path, height=4.0 + _LEGEND_LINE * len(logs))
+        axes = figure.add_subplot()
+    else:
+        check_path(path)
+        figure, axes = ax.get_figure(), ax
     colour = colours()
     styles = cycle(_STYLES)
     for log in logs:
@@ -82,7 +94,10 @@ def plot_certified_accuracy(
         else:
             _draw(axes, log, color=next(colour), linestyle=next(styles))
     _label(axes, title)
-    figure.legend(loc="outside lower left", frameon=False, fontsize="small")
+    if ax is None:
+        figure.legend(loc="outside lower left", frameon=False, fontsize="small")
+    else:
+        axes.legend(frameon=False, fontsize="small")
     save(figure, path)
     return figure
 
@@ -112,14 +127,43 @@ def new_figure(
     Traceback (most recent call last):
     ValueError: `path` must end with .png, .svg, .pdf. Received: points.bmp
     """
+    check_path(path)
+    return _figure_class()(figsize=(width, height), layout="constrained")
+
+
+def check_path(path: str | os.PathLike[str] | None) -> None:
+    """Raises unless a figure can be saved at `path`; None is nowhere.
+
+    Raises:
+        ValueError: If the file has an ending other than .png, .svg or .pdf.
+
+    Example:
+
+    >>> from rs_keras.report import plots
+    >>> plots.check_path("points.svg")
+    """
     if path is not None and Path(path).suffix.lower() not in _FORMATS:
         raise ValueError(
             f"`path` must end with {', '.join(_FORMATS)}. Received: {path}"
         )
+
+
+@cache
+def _figure_class() -> Any:
+    """Returns the class of figures, which notebooks show by themselves.
+
+    Those of matplotlib are shown only once pyplot has been imported.
+    """
     # Imported here, since it takes half a second that tables do not need.
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png", dpi=100)
+            return file.getvalue()
+
+    return ShownFigure
 
 
 def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -18,7 +19,7 @@ Cells = Sequence[Sequence[str]]
 def certified_table(
     logs: Sequence[CertificationLog | Envelope],
     radii: Sequence[float] | None = None,
-    format: str = "text",
+    format: Literal["text", "markdown", "latex"] = "text",
     per_input_sigma: bool = False,
 ) -> str:
     """Returns one row a log: ACR, certified accuracy at radii, abstentions.

@@ -10,5 +10,8 @@ if TYPE_CHECKING:
     )
     from rs_keras.trainers.tuning.hypermodel import best_recipe as best_recipe
     from rs_keras.trainers.tuning.hypermodel import tuner as tuner
+    from rs_keras.trainers.tuning.own_models import (
+        CertifiedHyperModel as CertifiedHyperModel,
+    )
 
 __all__, __getattr__, __dir__ = attach(__name__)

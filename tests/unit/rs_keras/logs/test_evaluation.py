@@ -13,6 +13,7 @@ from rs_keras import Certifier
 from rs_keras import certify_dataset
 from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.logs import decide_dataset
+from rs_keras.logs import evaluation
 from rs_keras.logs import selected
 from rs_keras.noise import fold_in
 
@@ -49,6 +50,38 @@ def test_each_example_is_its_own_certificate(linear, data, tmp_path):
     header = path.read_text().splitlines()[0]
     wanted = "idx label predict radius correct time n p_top example checksum"
     assert header.split("\t") == wanted.split()
+
+
+@pytest.mark.parametrize("seed", [9, "keyed"])
+def test_several_images_a_call_are_the_same_log(
+    seed, linear, data, tmp_path, monkeypatch
+):
+    certifier = Certifier(linear, sigma=0.5, key=b"a key of the test's own")
+    sizes, certify = [], certifier.certify
+
+    def watched(images, **arguments):
+        sizes.append(len(images))
+        return certify(images, **arguments)
+
+    monkeypatch.setattr(certifier, "certify", watched)
+    # 16,384 // 2,020 = 8 images a call.
+    arguments = {"n0": 20, "n": 2_000, "progress": False, "seed": seed}
+    together = certify_dataset(
+        certifier, dataset_of(data), tmp_path / "a.tsv", **arguments
+    )
+    assert sizes == [8, 8, 4]
+    monkeypatch.setattr(evaluation, "_MOST_TOGETHER", 1)
+    alone = certify_dataset(
+        certifier, dataset_of(data), tmp_path / "b.tsv", **arguments
+    )
+    assert sizes[3:] == [1] * 20
+    for name in ("idx", "label", "predict", "radius", "correct"):
+        np.testing.assert_array_equal(
+            getattr(together, name), getattr(alone, name)
+        )
+    for name in ("n", "p_top", "example"):
+        assert together.extra[name].tolist() == alone.extra[name].tolist()
+    assert together.settings == alone.settings
 
 
 def test_batched_or_not_is_the_same_log(linear, data, tmp_path):

@@ -1,0 +1,164 @@
+"""Photographs: sizes, orientation, modes, and what is recorded of them."""
+
+import argparse
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from kits import golden_cases as golden
+from PIL import Image
+
+from rs_keras import Certifier
+from rs_keras import certify_dataset
+from rs_keras import datasets
+from rs_keras.certification.certificate import guarantee
+from rs_keras.cli import _photographs
+from rs_keras.cli import main
+from rs_keras.datasets.photographs import Resize
+from rs_keras.datasets.photographs import read_photograph
+
+RNG = np.random.default_rng(3)
+# Of a camera that was turned: the stored image is shown turned clockwise.
+_ORIENTATION, _CLOCKWISE = 0x0112, 6
+
+
+def save(path, array, mode=None, orientation=None):
+    picture = Image.fromarray(np.asarray(array, np.uint8), mode)
+    exif = picture.getexif()
+    if orientation is not None:
+        exif[_ORIENTATION] = orientation
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path, exif=exif)
+    return path
+
+
+@pytest.mark.parametrize(
+    "fit, columns",
+    [
+        # Of 4 x 8: dark left half, light right half.
+        ("crop", [0, 0, 200, 200]),
+        ("stretch", [0, 0, 200, 200]),
+    ],
+)
+def test_proportions_and_bars(fit, columns, tmp_path):
+    dark_and_light = np.repeat([[0, 200]], 4, 1).repeat(4, 0)
+    path = save(tmp_path / "a.png", dark_and_light)
+    found = read_photograph(path, 1, Resize(4, 4, fit))[..., 0]
+    assert found[:, [0, -1]].tolist() == [[columns[0], columns[-1]]] * 4
+    padded = read_photograph(path, 1, Resize(4, 4, "pad"))[..., 0]
+    assert padded[[0, -1]].tolist() == [[0] * 4] * 2
+    assert padded[1:3, -1].tolist() == [200, 200]
+
+
+def test_resizing_is_bilinear_with_antialiasing(tmp_path):
+    array = RNG.integers(0, 256, [24, 36, 3])
+    path = save(tmp_path / "a.png", array)
+    found = read_photograph(path, 3, Resize(8, 12, "stretch"))
+    # TensorFlow's own, which shares no code with Pillow.
+    wanted = tf.image.resize(array, [8, 12], antialias=True)
+    assert np.abs(found - wanted.numpy()).max() <= 1
+
+
+def test_photographs_are_turned_upright(tmp_path):
+    left_is_light = np.array([[250, 0]] * 3)
+    path = save(tmp_path / "a.png", left_is_light, orientation=_CLOCKWISE)
+    found = read_photograph(path, 1, Resize(2, 3, "stretch"))
+    # Turned clockwise, what was left is above.
+    assert found[..., 0].tolist() == [[250] * 3, [0] * 3]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_alpha_is_dropped_and_colours_become_grey(channels, tmp_path):
+    pixel = np.full([2, 2, 4], [100, 150, 200, 0])
+    path = save(tmp_path / "a.png", pixel)
+    found = read_photograph(path, channels, Resize(2, 2))[0, 0]
+    # The weights of ITU-R 601.
+    grey = 0.299 * 100 + 0.587 * 150 + 0.114 * 200
+    wanted = [100, 150, 200] if channels == 3 else [grey]
+    assert np.abs(found - np.array(wanted)).max() <= 1
+
+
+def test_sixteen_bits_and_other_files_are_refused(tmp_path):
+    Image.fromarray(np.ones([2, 2], np.uint16)).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="a.png.*8 bits a channel.*'I;16'"):
+        read_photograph(tmp_path / "a.png", 1, Resize(2, 2))
+    (tmp_path / "b.png").write_text("no image")
+    with pytest.raises(ValueError, match="not an image: .*b.png"):
+        read_photograph(tmp_path / "b.png", 1, Resize(2, 2))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes of photographs of different sizes, one of them turned."""
+    place = tmp_path / "photos"
+    for number, name in enumerate(("cats", "dogs", "dogs")):
+        size = [20 + 4 * number, 30]
+        array = RNG.integers(0, 256, size)
+        turned = _CLOCKWISE if number else None
+        save(place / name / f"{number}.png", array, orientation=turned)
+    return place
+
+
+def test_a_folder_of_mixed_sizes_needs_a_size(folder):
+    with pytest.raises(ValueError, match="same size, or be resized .--resize"):
+        datasets.load(f"image_folder:{folder}")
+    name = Resize(8, 8).in_name(f"image_folder:{folder}")
+    assert datasets.info(name).image_shape == (8, 8, 1)
+    images, labels = next(iter(datasets.load(name, batch_size=4)))
+    assert images.shape == (3, 8, 8, 1) and labels.numpy().tolist() == [0, 1, 1]
+    files = ["cats/0.png", "dogs/1.png", "dogs/2.png"]
+    wanted = [read_photograph(folder / f, 1, Resize(8, 8)) for f in files]
+    np.testing.assert_allclose(images, np.float32(wanted) / 255, rtol=1e-6)
+
+
+def test_logs_and_statements_tell_the_size(folder, tmp_path):
+    name = Resize(8, 8, "pad").in_name(f"image_folder:{folder}")
+    log = certify_dataset(
+        Certifier(golden.tiny(), sigma=0.5),
+        datasets.load(name),
+        tmp_path / "log.tsv",
+        name=f"{name}/test",
+        n=100,
+        progress=False,
+    )
+    assert log.settings["resize"] == [8, 8] and log.settings["fit"] == "pad"
+    said = guarantee({**log.settings, "scope": "fixed_sigma"}, "answers")
+    assert "about the image resized to 8 x 8 pixels (pad)" in said
+
+
+def test_only_photographs_are_resized():
+    with pytest.raises(ValueError, match="`resize` needs image_folder:PATH"):
+        datasets.info(Resize(8, 8).in_name("mnist"))
+    with pytest.raises(ValueError, match="`fit` must be one of crop, pad"):
+        Resize(8, 8, "squeeze")
+
+
+def test_the_command_line_resizes(folder, tmp_path, capsys):
+    golden.tiny(classes=2).save(tmp_path / "two.keras")
+    out = tmp_path / "log.tsv"
+    size = ["--resize", "8,8", "--sigma", "0.5", "--n", "100"]
+    model = ["--model", str(tmp_path / "two.keras"), *size]
+    data = f"image_folder:{folder}"
+    assert main(["certify", data, *model, "--out", str(out)]) == 0
+    assert "?resize=8,8&fit=crop" in (tmp_path / "log.tsv.json").read_text()
+    capsys.readouterr()
+    assert main(["certify", str(folder / "cats/0.png"), *model]) == 0
+    assert "resized to 8 x 8, crop" in capsys.readouterr().out
+    golden.tiny(classes=3).save(tmp_path / "two.keras")
+    assert main(["certify", data, *model, "--out", "other.tsv"]) == 2
+    assert "2 folders in image_folder:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "resize, fit, message",
+    [
+        (None, "pad", "--fit needs --resize"),
+        ((8,), None, "--resize must be two numbers"),
+        ((8, 0), None, "`resize` must be a whole number >= 1"),
+    ],
+    ids=["fit", "one", "zero"],
+)
+def test_bad_flags_are_refused(resize, fit, message):
+    args = argparse.Namespace(resize=resize, fit=fit)
+    with pytest.raises(ValueError, match=message):
+        _photographs.resize_of(args)
