@@ -175,7 +175,7 @@ def _replacement(plan: dict[int, Callable], layer: Any) -> Callable:
         # Keras gives the arguments of the call that made the graph.
         return lambda x, *_, **__: replaced(x)
     if not _compat.takes_training(layer):
-        return layer  # type: ignore[no-any-return]
+        return layer
     return lambda *args, **kwargs: layer(*args, **{**kwargs, "training": False})
 
 
