@@ -106,6 +106,7 @@ setup(
         # The peers that benchmarks/ measures against; nothing else uses them.
         "benchmarks": [
             "adversarial-robustness-toolbox==1.20.*",
+            "openvino>=2026.4",
             # ART imports it for its bound and does not declare it.
             "statsmodels>=0.14",
             "torch>=2.4",

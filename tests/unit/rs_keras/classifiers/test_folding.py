@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from rs_keras import models
+from rs_keras.classifiers import folding
 from rs_keras.classifiers.adapters import prepared
 from rs_keras.classifiers.ensembles import ensemble
 from rs_keras.classifiers.folding import FoldedNetwork
@@ -80,6 +81,18 @@ def test_a_network_of_keras():
         classifier_activation=None,
     )
     check(shaken(model), 1e-4)
+
+
+def test_a_fold_that_forgets_the_statistics_is_noticed(monkeypatch):
+    right = folding._folded
+
+    def forgetting(layer, norm):
+        kernel, bias = right(layer, norm)
+        return kernel, tf.zeros_like(bias)
+
+    monkeypatch.setattr(folding, "_folded", forgetting)
+    with pytest.raises(AssertionError):
+        check(shaken(models.cifar_resnet(8)), 1e-4)
 
 
 def test_in_bfloat16_it_is_about_as_exact_as_keras():
