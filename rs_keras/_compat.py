@@ -432,6 +432,69 @@ def has_added_losses(layer: Any) -> bool:
     return bool(layer._losses)
 
 
+def is_chain_of_layers(model: Any) -> bool:
+    """Returns whether `run_layers` computes what calling the model does.
+
+    It is one of Keras' Functional or Sequential models, built, that calls each
+    of its layers once: a layer's second call would drop the losses that the
+    first has added.
+    """
+    graph = _functional(model)
+    if graph is None or model.activity_regularizer is not None:
+        return False
+    calls = [
+        id(node.operation)
+        for nodes in graph._nodes_by_depth.values()
+        for node in nodes
+        if not node.is_input
+    ]
+    return len(set(calls)) == len(calls)
+
+
+def run_layers(
+    model: Any, images: Any, run: Callable[..., Any], training: bool
+) -> Any:
+    """Calls a model's layers one by one, each by `run(layer, *args, **kwargs)`.
+
+    `Functional.call` does so with functions of its own, and takes no others.
+
+    Args:
+        model: For which `is_chain_of_layers` holds.
+        images: Its input.
+        run: Returns the layer's outputs.
+        training: Is among `kwargs` of the layers that take it.
+    """
+
+    def caller(layer: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if "training" in getattr(layer, "_call_context_args", {}):
+                kwargs["training"] = training
+            return run(layer, *args, **kwargs)
+
+        return call
+
+    graph = _functional(model)
+    inputs = graph._standardize_inputs(images)
+    return graph._run_through_graph(inputs, operation_fn=caller)
+
+
+def _functional(model: Any) -> Any:
+    """Returns the Functional model that a model is, or is inside; or None."""
+    import keras
+    from keras.src.models.functional import Functional
+
+    if "call" in vars(model) or type(model).__call__ is not Functional.__call__:
+        return None
+    if type(model).call is keras.Sequential.call:
+        return model._functional
+    return model if type(model).call is Functional.call else None
+
+
+def has_mask(tensor: Any) -> bool:
+    """Returns whether Keras has attached a mask to a tensor."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
 def loss_tracker(model: Any) -> Any:
     """Returns the metric that `compile` makes for the loss that is reported.
 

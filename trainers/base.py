@@ -20,7 +20,7 @@ from rs_keras.trainers._distributed import startup
 from rs_keras.trainers._step import data_checks
 from rs_keras.trainers._step.compiled_model import CompiledModel
 from rs_keras.trainers._step.data_forms import DataForm
-from rs_keras.trainers._step.input_gradients import quick_gradients
+from rs_keras.trainers._step.network_pass import network_pass
 from rs_keras.trainers._step.noisy_model import Draw as Draw
 from rs_keras.trainers._step.noisy_model import Losses as Losses
 from rs_keras.trainers.tuning.ranges import Range
@@ -181,8 +181,7 @@ class SmoothTrainer(CompiledModel):
         draw = self.draw(rows, seed, place.first)
 
         def classify(images: tf.Tensor) -> tf.Tensor:
-            with quick_gradients():
-                return self.model(images, training=True)
+            return network_pass(self.model, images, training=True)
 
         return self.sigma.vary(
             classify,

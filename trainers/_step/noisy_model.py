@@ -14,6 +14,7 @@ from rs_keras.classifiers.outputs import for_training
 from rs_keras.noise import normal
 from rs_keras.noise import uniform
 from rs_keras.trainers._step import input_gradients
+from rs_keras.trainers._step.network_pass import network_pass
 from rs_keras.trainers._step.per_input_sigma import PerExampleSigma
 from rs_keras.trainers._step.per_input_sigma import sigma_of
 
@@ -323,8 +324,7 @@ class NoisyModel(keras.Model):
         """
         copies = images + noise
         shape = [-1, *images.shape[1:]]
-        with input_gradients.quick_gradients():
-            flat = self.model(tf.reshape(copies, shape), training=training)
+        flat = network_pass(self.model, tf.reshape(copies, shape), training)
         logits = self._floats(flat)
         outer = tf.concat([tf.shape(copies)[:2], tf.shape(logits)[1:]], 0)
         logits = tf.reshape(logits, outer)

@@ -322,6 +322,46 @@ def test_has_added_losses():
         assert not _compat.has_added_losses(of_weights), sentence
 
 
+def test_run_layers():
+    sentence = "Keras runs the layers of Functional models in another way"
+    images, rate = keras.Input([4]), keras.layers.Dropout(0.5)
+    model = keras.Model(images, dense()(rate(images)))
+    seen = []
+
+    def run(layer, *args, **kwargs):
+        seen.append((layer, kwargs.get("training")))
+        return layer(*args, **kwargs)
+
+    rows = np.ones([2, 4], "float32")
+    with says(sentence):
+        found = _compat.run_layers(model, rows, run, training=False)
+    np.testing.assert_array_equal(found, model(rows), sentence)
+    told = [(layer, training) for layer, training in seen if layer is rate]
+    assert told == [(rate, False)] and len(seen) == 2, sentence
+
+
+def test_is_chain_of_layers():
+    sentence = "Keras keeps the layers of Functional models elsewhere"
+    images, twice = keras.Input([2]), dense()
+    model = keras.Model(images, dense()(images))
+    deferred = keras.Sequential([dense()])
+    with says(sentence):
+        assert _compat.is_chain_of_layers(model), sentence
+        assert not _compat.is_chain_of_layers(deferred), sentence
+        deferred.build([None, 2])
+        assert _compat.is_chain_of_layers(deferred), sentence
+        model = keras.Model(images, twice(twice(images)))
+        assert not _compat.is_chain_of_layers(model), sentence
+
+
+def test_has_mask():
+    sentence = "Keras attaches masks in another way"
+    masked = keras.layers.Masking()(tf.zeros([1, 2, 3]))
+    with says(sentence):
+        assert _compat.has_mask(masked), sentence
+        assert not _compat.has_mask(tf.zeros([1, 2, 3])), sentence
+
+
 def test_what_compile_makes():
     sentence = "Keras keeps what `compile` makes elsewhere"
     model = keras.Sequential([keras.Input([3]), dense()])
