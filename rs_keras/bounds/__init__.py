@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rs_keras.bounds.confidence import hoeffding_lower as hoeffding_lower
     from rs_keras.bounds.joint import JointCount as JointCount
     from rs_keras.bounds.joint import joint_count as joint_count
-    from rs_keras.bounds.joint import joint_weight as joint_weight
     from rs_keras.bounds.radii import TwoCount as TwoCount
     from rs_keras.bounds.radii import certificate as certificate
     from rs_keras.bounds.radii import linf_radius as linf_radius

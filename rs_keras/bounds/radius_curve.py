@@ -1,12 +1,13 @@
 """Bounds on the largest trinomial tail among equal radii, in float64.
 
-That of T(p_a, p_b) = P[N_a - w * N_b >= s] on the curve of one radius r; see
-`joint` for its use.
+That of T(p_a, p_b), the probability that votes reach a level, on the curve of
+one radius r; see `joint` for its use.
 
 The curve is p_a = Phi(t + rho), p_b = Phi(t - rho) with rho = r / sigma and
 t <= 0. It is covered completely: left of the first point T is at most
-P[N_a >= s], right of the last one it is at most T(p_a at t = 0, p_b at the last
-point), and between two points h apart
+P[N_a >= m] with the m votes that it takes beside none for b, right of the last
+one it is at most T(p_a at t = 0, p_b at the last point), and between two points
+h apart
 
     log T <= max over l in [0, 1] of
              (1 - l) * log T_0 + l * log T_1 + n * C * h**2 * l * (1 - l) / 2,
@@ -15,7 +16,7 @@ point), and between two points h apart
 
 (derivatives in t, p_c = 1 - p_a - p_b), since T is a sum over x of
 coefficients times p_a**x_a * p_b**x_b * p_c**x_c, hence (log T)'' =
-variance + E[sum of x_i * (log p_i)'' | S* >= s] with all (log p_i)'' <= 0, and
+variance + E[sum of x_i * (log p_i)'' | level] with all (log p_i)'' <= 0, and
 E[x_a | .] <= n, E[x_b | .] <= n * p_b, E[x_c | .] <= n * p_c / (1 - p_b).
 
 Far from the maximum, Chernoff's bound covers both ends at once. The points and
@@ -25,19 +26,19 @@ their number only decide how tight this is, not whether it holds.
 import numpy as np
 import tensorflow as tf
 
-from rs_keras.bounds.trinomial import PER_UNIT
 from rs_keras.bounds.trinomial import Event
 from rs_keras.bounds.trinomial import Shares
+from rs_keras.bounds.trinomial import cdf
 from rs_keras.bounds.trinomial import column
 from rs_keras.bounds.trinomial import log_tail
 
 # Between two points, log T is bounded to _GAP * (_SLACK + fall), where it is
-# `fall` below its maximum: 0.03 there, or 0.01 standard errors of the radius.
-_SLACK = 0.04
-_GAP = 0.7
+# `fall` below its maximum: 0.1 there, or 0.03 standard errors of the radius.
+_SLACK = 0.32
+_GAP = 0.35
 GAP_AT_MAXIMUM = _GAP * _SLACK
 # As many more where points are few and their gaps uneven.
-MORE_POINTS = 24.0
+_MORE_POINTS = 24.0
 # Points for the steps that prove nothing, and the grid to place points by.
 _FEW_POINTS = 8
 _GRID = 128
@@ -48,9 +49,9 @@ _MARGIN_PER_VOTE = 2.0**-46
 
 
 def score(t: tf.Tensor, rho: tf.Tensor, event: Event) -> tf.Tensor:
-    """Returns z with P[S >= s] near Phi(-z), from three moments."""
-    p_a, p_b = _cdf(t + rho), _cdf(t - rho)
-    s, n, w = event.s / PER_UNIT, event.n, event.w / PER_UNIT
+    """Returns z with P near Phi(-z) at t [R, P], from three moments."""
+    p_a, p_b = (cdf(z)[..., None] for z in (t + rho, t - rho))
+    s, w, n = event.lines()
     mean = p_a - w * p_b
     second = p_a + w**2 * p_b
     third = p_a - w**3 * p_b
@@ -60,7 +61,8 @@ def score(t: tf.Tensor, rho: tf.Tensor, event: Event) -> tf.Tensor:
     skewness = (third - 3 * mean * second + 2 * mean**3) / variance / deviation
     # Cornish and Fisher's correction, kept small where it is not one.
     correction = skewness * (tf.minimum(z**2, 25.0) - 1) / 6
-    return z - tf.clip_by_value(correction, -0.5, 0.5)
+    z -= tf.clip_by_value(correction, -0.5, 0.5)
+    return tf.reduce_min(z, -1)
 
 
 def log_excess(
@@ -112,15 +114,14 @@ def _points_on_curve(
         The last interval's corner, [R, 1].
         cut [R]: right of them, too, so that the corner is not needed.
     """
-    rho, first = column(rho), column(first)
-    event = event.columns()
+    rho, first, n = column(rho), column(first), column(event.n)
     # Here the corner is 0.004 standard deviations of S away.
-    last = 0.004 * tf.sqrt(_cdf(rho) * _cdf(-rho) / event.n) / density(rho)
+    last = 0.004 * tf.sqrt(cdf(rho) * cdf(-rho) / n) / density(rho)
     last = tf.clip_by_value(last, 1e-12, 0.1)
     furthest = tf.maximum(rho - first, 2 * last)
     t = _grid_on_curve(furthest, last)
     low, high = _chernoff_on_curve(t, rho, event)
-    enough = column(log_alpha) - (_MARGIN + _MARGIN_PER_VOTE * event.n)
+    enough = column(log_alpha) - (_MARGIN + _MARGIN_PER_VOTE * n)
     furthest = -tf.reduce_max(
         tf.where(low <= enough, t, -furthest), -1, keepdims=True
     )
@@ -135,13 +136,13 @@ def _points_on_curve(
     height = tf.maximum(score(t, rho, event), 0.0)
     fall = (height**2 - tf.reduce_min(height, -1, keepdims=True) ** 2) / 2
     curvature = _curvature(t, t, rho[:, 0])
-    rate = tf.sqrt(event.n * curvature / (_SLACK + fall))
+    rate = tf.sqrt(n * curvature / (_SLACK + fall))
     widths = t[:, 1:] - t[:, :-1]
     parts = widths * (rate[:, 1:] + rate[:, :-1]) / 2
     starts = tf.cumsum(parts, -1, exclusive=True)
     length = tf.reduce_sum(parts, -1, keepdims=True)
     # At this distance, each gap is _GAP times _SLACK + fall.
-    points = tf.reduce_max(length) / np.sqrt(8 * _GAP) + MORE_POINTS
+    points = tf.reduce_max(length) / np.sqrt(8 * _GAP) + _MORE_POINTS
     points = tf.cast(points, tf.int32)
     points = points if proof else tf.constant(_FEW_POINTS)
     wanted = length * tf.linspace(tf.constant(0.0, tf.float64), 1.0, points)
@@ -150,15 +151,17 @@ def _points_on_curve(
     covered = tf.clip_by_value(covered, 0.0, 1.0)
     inner = tf.reduce_sum(covered * widths[:, None], -1) - furthest
     inner = tf.clip_by_value(inner[:, 1:-1], -furthest, -nearest)
-    p_b = _cdf(-last - rho)
-    corner = Shares(_cdf(rho), p_b, _cdf(-rho) - p_b)
+    p_b = cdf(-last - rho)
+    corner = Shares(cdf(rho), p_b, cdf(-rho) - p_b)
     return tf.concat([-furthest, inner, -nearest], -1), corner, cut[:, 0]
 
 
 def _grid_on_curve(furthest: tf.Tensor, nearest: tf.Tensor) -> tf.Tensor:
     """Returns t from -furthest to -nearest, [R, grid], denser towards 0."""
     start, end = tf.sqrt(furthest), tf.sqrt(nearest)
-    return -((start + (end - start) * uniform(_GRID)) ** 2)
+    return -(
+        (start + (end - start) * tf.constant(np.linspace(0, 1, _GRID))) ** 2
+    )
 
 
 def _chernoff_on_curve(
@@ -166,32 +169,35 @@ def _chernoff_on_curve(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns bounds on log T left of t and right of t, both [R, grid].
 
-    For every x > 0, log T <= n * log(M) - x * s with
+    T is at most the sum over the weights w of P[N_a - w * N_b >= s]. For every
+    x > 0, the log of each is at most n * log(M) - x * s with
 
         M = 1 + p_a * (exp(x) - 1) - p_b * (1 - exp(-w * x))
 
     and M rises along the curve until exp(-2 * t * rho) is
     (1 - exp(-w * x)) / (exp(x) - 1), and falls from there on.
     """
-    s, n, w = event.s / PER_UNIT, event.n, event.w / PER_UNIT
-    p_a, p_b, p_c = _shares(t, rho[:, 0])
+    s, w, n = event.lines()
+    rho = column(rho, 3)
+    p_a, p_b, p_c = (share[..., None] for share in _shares(t, rho[:, 0, 0]))
 
     def moments(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         a, b = p_a * tf.exp(x), p_b * tf.exp(-w * x)
         mean = (a - w * b) / (a + b + p_c)
         return mean, (a + w**2 * b) / (a + b + p_c) - mean**2
 
-    x = tf.zeros_like(t)
+    x = tf.zeros_like(p_a * s)
     for _ in range(4):  # Newton's steps; any x is as valid
         mean, variance = moments(x)
         x += tf.clip_by_value((s / n - mean) / variance, -1.0, 1.0)
         x = tf.clip_by_value(x, 1e-9, 20.0)
     up, down = tf.math.expm1(x), -tf.math.expm1(-w * x)
     peak = -tf.math.log(down / up) / (2 * rho)
+    t = t[..., None]
 
     def bound(t: tf.Tensor) -> tf.Tensor:
-        growth = _cdf(t + rho) * up - _cdf(t - rho) * down
-        return n * tf.math.log1p(growth) - x * s
+        growth = cdf(t + rho) * up - cdf(t - rho) * down
+        return tf.reduce_logsumexp(n * tf.math.log1p(growth) - x * s, -1)
 
     left = bound(tf.minimum(t, peak))
     return left, bound(tf.clip_by_value(peak, t, 0.0))
@@ -200,8 +206,8 @@ def _chernoff_on_curve(
 def _shares(t: tf.Tensor, rho: tf.Tensor) -> Shares:
     """Returns the probabilities at t [R, P] of the curve of rho [R]."""
     rho = column(rho)
-    p_b = _cdf(t - rho)
-    return Shares(_cdf(t + rho), p_b, _cdf(-t - rho) - p_b)
+    p_b = cdf(t - rho)
+    return Shares(cdf(t + rho), p_b, cdf(-t - rho) - p_b)
 
 
 def _curvature(t_0: tf.Tensor, t_1: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
@@ -222,20 +228,10 @@ def _curvature(t_0: tf.Tensor, t_1: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
 
 def _bend(z: tf.Tensor) -> tf.Tensor:
     """Returns -(log Phi)''(z), which falls from 1 to 0."""
-    hazard = density(z) / _cdf(z)
+    hazard = density(z) / cdf(z)
     return tf.clip_by_value(hazard * (z + hazard) + 1e-9, 0.0, 1.0)
-
-
-def _cdf(z: tf.Tensor) -> tf.Tensor:
-    """Phi(z), with all its digits on both sides."""
-    return 0.5 * tf.math.erfc(z * -np.sqrt(0.5))
 
 
 def density(z: tf.Tensor) -> tf.Tensor:
     """phi(z)."""
     return tf.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-
-
-def uniform(size: int) -> tf.Tensor:
-    """Returns so many numbers from 0 to 1."""
-    return tf.constant(np.linspace(0, 1, size))

@@ -1,8 +1,9 @@
-"""Tails of trinomial distributions along a line of counts, in float64.
+"""Tails of trinomial distributions along a staircase of counts, in float64.
 
-P[8 * N_a - w * N_b >= s] for (N_a, N_b, N_c) of n draws with probabilities
-(p_a, p_b, p_c), rounded up: a sum over the values of N_b of which only those
-that matter are visited, and the rest is bounded.
+The probability that 8 * N_a - w * N_b >= s_w for one of several weights w, for
+(N_a, N_b, N_c) of n draws with probabilities (p_a, p_b, p_c), rounded up: a sum
+over the values of N_b of which only those that matter are visited, and the rest
+is bounded. That N_a needs the more votes the more N_b has is all it takes.
 """
 
 from typing import NamedTuple
@@ -24,15 +25,27 @@ _LOG_TINY = -600.0
 
 
 class Event(NamedTuple):
-    """The event 8 * N_a - w * N_b >= s in n votes; each float64 [R]."""
+    """That 8 * N_a - w * N_b >= s for one of the weights, in n votes.
+
+    Attributes:
+        s: float64 [R, weights], whole numbers.
+        w: float64 [weights], whole numbers.
+        n: float64 [R].
+    """
 
     s: tf.Tensor
-    n: tf.Tensor
     w: tf.Tensor
+    n: tf.Tensor
 
-    def columns(self, rank: int = 2) -> "Event":
-        """The same with axes of size 1 after the first."""
-        return Event(*(column(part, rank) for part in self))
+    def lines(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns s [R, 1, weights], w and n [R, 1, 1], all in votes."""
+        n = column(self.n, 3)
+        return self.s[:, None] / PER_UNIT, self.w / PER_UNIT, n
+
+    def votes(self, b: tf.Tensor) -> tf.Tensor:
+        """Returns the fewest votes for a that do beside b [R, B], [R, B]."""
+        needed = (self.s[:, None] + self.w * b[..., None]) / PER_UNIT
+        return tf.reduce_min(tf.math.ceil(needed), -1)
 
 
 class Shares(NamedTuple):
@@ -44,34 +57,40 @@ class Shares(NamedTuple):
 
 
 def log_tail(shares: Shares, event: Event) -> tf.Tensor:
-    """Returns log P[8 * N_a - w * N_b >= s], [R, P], rounded up.
+    """Returns the log of the event's probability, [R, P], rounded up.
 
-    With F(b) = P[N_b <= b] and G(b) = P[N_a reaches its threshold | N_b = b],
+    With F(b) = P[N_b <= b] and G(b) = P[N_a has the votes it needs | N_b = b],
     which falls, summation by parts gives for every `high`
 
         P <= sum over b < high of (G(b) - G(b + 1)) * F(b) + G(high),
 
     and the part of the sum below `low` is at most F(low - 1) * (1 - G(low)).
     """
-    event = event.columns()
-    n = event.n
+    n = column(event.n)
     # Given N_b, the others are binomial.
     q, q_c = shares.a / (1 - shares.b), shares.c / (1 - shares.b)
     # No more votes for b than this leave enough for a.
     most = tf.floor((PER_UNIT * n - event.s) / (PER_UNIT + event.w))
+    most = tf.reduce_max(most, -1, keepdims=True)
     centre, deviation = _window(shares, q, event)
     low = tf.floor(centre - WINDOW * deviation - 4)
     low = tf.clip_by_value(low, 0.0, most)  # [R, P]
     size = tf.minimum(2 * WINDOW * deviation + 9, most - low + 1)
     size = tf.math.ceil(tf.reduce_max(size))
     high = low + size
-    votes = _threshold(low, event)
+    # The votes that N_a needs, once for all points.
+    first = tf.reduce_min(low, -1, keepdims=True)
+    span = tf.reduce_max(high - first) + 1
+    stairs = event.votes(first + tf.range(span))
+    steps = tf.cast((low - first)[..., None] + tf.range(size + 1), tf.int32)
+    votes = tf.gather(stairs, steps, batch_dims=1)  # [R, P, window + 1]
+    needed = votes[..., 0]
     below = _binomial_tail(n - low + 1, n, 1 - shares.b, shares.b)
     below = tf.where(low > 0, below, 0.0)
-    fails = _chernoff(n - low - votes + 1, n - low, q_c, q)
-    above = _binomial_tail(_threshold(high, event), n - high, q, q_c)
+    fails = _chernoff(n - low - needed + 1, n - low, q_c, q)
+    above = _binomial_tail(votes[..., -1], n - high, q, q_c)
     above = tf.where(high <= most, above, 0.0)
-    inside = _window_sum(shares, event, low, size, below)
+    inside = _window_sum(shares, event.n, low, votes, below)
     total = inside + below * fails + above + np.exp(_LOG_TINY)
     return tf.math.log(total)
 
@@ -80,13 +99,18 @@ def _window(
     shares: Shares, q: tf.Tensor, event: Event
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns where most of the sum is, [R, P], as if all were normal."""
-    mean = event.n * shares.b
+    s, w, n = event.lines()
+    n = n[..., 0]
+    mean = n * shares.b
+    # The line that matters there.
+    line = tf.argmin(s + w * mean[..., None], -1)
+    s = tf.gather(s[:, 0], line, batch_dims=1)
+    w = tf.gather(w, line)
     variance = mean * (1 - shares.b) + 1e-9
-    spread = tf.sqrt((event.n - mean) * q * (1 - q)) + 1e-9
+    spread = tf.sqrt((n - mean) * q * (1 - q)) + 1e-9
     # G(b) = Phi(-y): y at the mean, and its slope.
-    y = (event.s + event.w * mean) / PER_UNIT - (event.n - mean) * q
-    y /= spread
-    slope = (event.w / PER_UNIT + q) / spread
+    y = (s + w * mean - (n - mean) * q) / spread
+    slope = (w + q) / spread
     shrink = slope**2 * variance
     shrink = tf.where(y > 0, shrink / (1 + shrink), 1.0)
     return mean - y / slope * shrink, tf.sqrt(shrink) / slope
@@ -94,12 +118,12 @@ def _window(
 
 def _window_sum(
     shares: Shares,
-    event: Event,
+    n: tf.Tensor,
     low: tf.Tensor,
-    size: tf.Tensor,
+    stairs: tf.Tensor,
     below: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns the sum over low <= b < low + size of (G(b) - G(b + 1)) * F(b).
+    """Returns the sum over the window of (G(b) - G(b + 1)) * F(b), [R, P].
 
     With m(b) votes that N_a needs, N = n - b - 1 and c = N - m(b) + 1,
 
@@ -107,14 +131,22 @@ def _window_sum(
                           pmf(i)
 
     in terms of Binomial(N, q). Each pmf follows from the one before it.
+
+    Args:
+        shares: Of the points.
+        n: [R].
+        low: The first b of the window, [R, P].
+        stairs: m(b) of the window and of the b after it, [R, P, window + 1].
+        below: P[N_b < low], [R, P].
     """
     q, q_c = shares.a / (1 - shares.b), shares.c / (1 - shares.b)
     odds = (shares.a / shares.c)[..., None]
-    columns = event.columns(3)
-    b = low[..., None] + tf.range(size)  # [R, P, window]
-    votes = _threshold(b, columns)
-    steps = _threshold(b + 1, columns) - votes
-    rest = columns.n - b - votes
+    size = tf.shape(stairs)[-1] - 1
+    b = low[..., None] + tf.cast(tf.range(size), tf.float64)
+    votes = stairs[..., :-1]
+    steps = stairs[..., 1:] - votes
+    draws = column(n, 3)
+    rest = draws - b - votes
 
     def add(
         i: tf.Tensor, product: tf.Tensor, total: tf.Tensor
@@ -135,22 +167,16 @@ def _window_sum(
         ),
     )
     # From pmf(m(b) - 1) in N trials to pmf(m(b + 1) - 1) in N - 1.
-    trials = tf.maximum(columns.n - b - 1, 1.0)
+    trials = tf.maximum(draws - b - 1, 1.0)
     ratio = product * tf.maximum(rest - steps, 0.0) / (trials * q_c[..., None])
-    needed = _threshold(low, event)
-    first = _binomial_pmf(needed - 1, event.n - low - 1, q, q_c)
+    first = _binomial_pmf(stairs[..., 0] - 1, column(n) - low - 1, q, q_c)
     pmf = first[..., None] * tf.math.cumprod(ratio, -1, exclusive=True)
     # F(b), from the pmf of N_b.
-    ratio = (columns.n - b) / (b + 1) * (shares.b / (1 - shares.b))[..., None]
-    first = _binomial_pmf(low, event.n, shares.b, 1 - shares.b)
+    ratio = (draws - b) / (b + 1) * (shares.b / (1 - shares.b))[..., None]
+    first = _binomial_pmf(low, column(n), shares.b, 1 - shares.b)
     terms = first[..., None] * tf.math.cumprod(ratio, -1, exclusive=True)
     cdf = below[..., None] + tf.cumsum(terms, -1)
     return tf.reduce_sum(pmf * total * cdf, -1)
-
-
-def _threshold(b: tf.Tensor, event: Event) -> tf.Tensor:
-    """Returns the fewest votes for a that reach s beside b for the other."""
-    return tf.math.ceil((event.s + event.w * b) / PER_UNIT)
 
 
 def _binomial_tail(
@@ -197,3 +223,8 @@ def _divergence(
 def column(x: tf.Tensor, rank: int = 2) -> tf.Tensor:
     """Returns [R, 1] or [R, 1, 1] from [R]."""
     return tf.reshape(x, [-1] + [1] * (rank - 1))
+
+
+def cdf(z: tf.Tensor) -> tf.Tensor:
+    """Phi(z), with all its digits on both sides."""
+    return 0.5 * tf.math.erfc(z * -np.sqrt(0.5))
