@@ -24,9 +24,9 @@ from rs_keras.certification.certifier import Certifier
 from rs_keras.classifiers.adapters import sigma_for
 from rs_keras.classifiers.checkpoints import opened
 from rs_keras.classifiers.fingerprint import fingerprint
-from rs_keras.logs.evaluation import selected
 from rs_keras.logs.file_format import differences
 from rs_keras.logs.file_format import json_values
+from rs_keras.logs.selection import selected
 from rs_keras.noise.draws import fold_in
 
 # Of the teacher, as in the paper.

@@ -16,7 +16,7 @@ from rs_keras._checks import check_positive
 from rs_keras._checks import check_probability
 from rs_keras.certification.certifier import Certifier
 from rs_keras.classifiers.adapters import network_of
-from rs_keras.logs.evaluation import selected
+from rs_keras.logs.selection import selected
 from rs_keras.noise.draws import fold_in
 
 

@@ -24,7 +24,7 @@ from rs_keras.cli import _photographs
 from rs_keras.cli._photographs import is_image as is_image
 from rs_keras.datasets.photographs import Resize
 from rs_keras.datasets.photographs import read_photograph
-from rs_keras.logs.evaluation import selected
+from rs_keras.logs.selection import selected
 from rs_keras.noise.draws import fresh_seeds
 
 # Flags that an export fixes, and their defaults.

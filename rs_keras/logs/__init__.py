@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rs_keras.logs.corruptions import summarize as summarize
     from rs_keras.logs.evaluation import certify_dataset as certify_dataset
     from rs_keras.logs.evaluation import decide_dataset as decide_dataset
-    from rs_keras.logs.evaluation import selected as selected
     from rs_keras.logs.file_format import read_settings as read_settings
     from rs_keras.logs.log import CertificationLog as CertificationLog
     from rs_keras.logs.log import Envelope as Envelope
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from rs_keras.logs.metrics import (
         top_probability_ecdf as top_probability_ecdf,
     )
+    from rs_keras.logs.selection import selected as selected
     from rs_keras.logs.writer import LogWriter as LogWriter
 
 __all__, __getattr__, __dir__ = attach(__name__)

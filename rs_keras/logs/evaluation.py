@@ -1,13 +1,11 @@
 """Certification and decisions of a data set, into a log that resumes."""
 
-import json
 import os
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from itertools import islice
@@ -19,8 +17,6 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import rs_keras
-from rs_keras import distribution
-from rs_keras._checks import check_count
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.sequential.decision import Decision
@@ -29,9 +25,6 @@ from rs_keras.classifiers.adapters import image_shape
 from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.datasets.elements import ElementReader
-from rs_keras.datasets.elements import elements_of
-from rs_keras.datasets.elements import is_single
-from rs_keras.datasets.elements import parts_of
 from rs_keras.datasets.photographs import split_name
 from rs_keras.logs.examples import compared
 from rs_keras.logs.examples import first_example
@@ -39,11 +32,10 @@ from rs_keras.logs.examples import is_hashed
 from rs_keras.logs.examples import warn_without_hashes
 from rs_keras.logs.file_format import EXAMPLE
 from rs_keras.logs.file_format import FIRST
-from rs_keras.logs.file_format import read_settings
 from rs_keras.logs.log import CertificationLog
+from rs_keras.logs.selection import Selection
 from rs_keras.logs.writer import LogWriter
 from rs_keras.noise.draws import example_seed
-from rs_keras.noise.draws import fresh_seeds
 
 # Columns beside those of all logs: the number of draws, and the share of the
 # estimation round that voted for the class.
@@ -138,7 +130,7 @@ def certify_dataset(
     return _log_results(
         certifier,
         path,
-        _Pass(
+        Selection(
             dataset,
             skip,
             max_examples,
@@ -208,7 +200,7 @@ def decide_dataset(
     return _log_results(
         certifier,
         path,
-        _Pass(
+        Selection(
             dataset,
             skip,
             max_examples,
@@ -247,124 +239,6 @@ _MOST_TOGETHER = 32
 # (idx, label, hash), an image [1, H, W, C] and its seed.
 _Example = tuple[tuple[int, int, str], np.ndarray, Any]
 _Results = Callable[[Iterable[_Example]], Iterator[Any]]
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """A pass through a data set; the arguments of `certify_dataset`."""
-
-    dataset: tf.data.Dataset | Iterable
-    skip: int = 1
-    max_examples: int | None = None
-    shard: tuple[int, int] | None = None
-    seed: int | str | None = None
-    name: str | None = None
-    progress: bool = False
-    read: ElementReader = ElementReader()
-
-    def __post_init__(self) -> None:
-        check_count("skip", self.skip)
-        if self.max_examples is not None:
-            check_count("max_examples", self.max_examples)
-
-    def examples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (image [H, W, C], label) of all examples."""
-        for element in elements_of(self.dataset):
-            images, targets, _ = self.read(element)
-            labels = targets["label"] if isinstance(targets, dict) else targets
-            yield from zip(images, labels, strict=True)
-
-    def select(
-        self, examples: Iterable[tuple[np.ndarray, np.ndarray]]
-    ) -> Iterator[tuple[int, np.ndarray, int]]:
-        """Yields (idx, image [1, H, W, C], label) of those to examine."""
-        number, count = self.shard or (0, 1)
-        chosen = islice(enumerate(examples), 0, None, self.skip)
-        own = islice(islice(chosen, self.max_examples), number, None, count)
-        for idx, (image, label) in own:
-            yield idx, image[None], int(label)
-
-    def total(self) -> int | None:
-        """Returns how many `select` yields, where no pass is needed for it."""
-        total = self.max_examples
-        if isinstance(self.dataset, tf.data.Dataset):
-            size = int(self.dataset.cardinality())
-            single = is_single(*parts_of(self.dataset.element_spec)[:2])
-            if size >= 0 and single:
-                total = min(-(-size // self.skip), total or size)
-        if total is None or self.shard is None:
-            return total
-        return len(range(self.shard[0], total, self.shard[1]))
-
-    def shard_setting(self) -> dict[str, Any]:
-        """Returns the shard as the settings of a log have it, checked."""
-        if self.shard is None:
-            return {}
-        number, count = self.shard
-        count = check_count("shard[1]", count)
-        if not 0 <= number < count:
-            raise ValueError(
-                "`shard` must be (i, m) with 0 <= i < m. "
-                f"Received: {self.shard}"
-            )
-        if self.seed is None:
-            raise ValueError(
-                "`seed` must be given for a shard: all workers have to draw "
-                "under the same. Received: seed=None"
-            )
-        return {"shard": [number, count]}
-
-    def root_seed(
-        self,
-        path: str | os.PathLike[str],
-        strategy: tf.distribute.Strategy | None,
-    ) -> Any:
-        """Returns the seed given, that of a log to resume, or a fresh one.
-
-        Of several workers, which make each draw together, the chief's.
-        """
-        if self.seed == "keyed":
-            return self.seed
-        if self.seed is not None:
-            seed = check_count("seed", self.seed, -(2**63))
-            # Refuses one that does not fit before a log is written.
-            example_seed(seed, 0)
-            return seed
-        kept = read_settings(path).get("seed")
-        own = fresh_seeds(1)[0].tolist() if kept is None else kept
-        sent = distribution.from_chief(strategy, json.dumps(own).encode())
-        return json.loads(sent or b"null")
-
-
-def selected(
-    dataset: tf.data.Dataset | Iterable,
-    skip: int = 1,
-    max_examples: int | None = None,
-    shard: tuple[int, int] | None = None,
-) -> Iterator[tuple[int, np.ndarray, int]]:
-    """Yields (idx, image [1, H, W, C], label) of every `skip`-th example.
-
-    Args:
-        dataset: Yields (image, label), batched or not; a label may be a dict
-            with `label`.
-        skip: See `certify_dataset`.
-        max_examples: See `certify_dataset`.
-        shard: See `certify_dataset`.
-
-    Raises:
-        ValueError: If the data set yields no such pairs, or an argument is out
-            of range.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from rs_keras.logs import selected
-    >>> data = [(np.zeros([4, 4, 1]), label) for label in (7, 2, 1, 0, 4)]
-    >>> [(idx, label) for idx, image, label in selected(data, skip=2)]
-    [(0, 7), (2, 1), (4, 4)]
-    """
-    examined = _Pass(dataset, skip, max_examples, shard)
-    yield from examined.select(examined.examples())
 
 
 def _results_of(
@@ -421,7 +295,7 @@ def _examined_together(
 def _log_results(
     certifier: Any,
     path: str | os.PathLike[str],
-    examined: _Pass,
+    examined: Selection,
     settings_of: Callable[..., dict[str, Any]],
     results_of: _Results,
     row_of: Callable[[Any], dict[str, Any]],

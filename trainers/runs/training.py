@@ -22,7 +22,7 @@ from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_count
 from rs_keras._checks import check_distributions
 from rs_keras.classifiers.checkpoints import RUN_MODEL
-from rs_keras.logs.evaluation import selected
+from rs_keras.logs.selection import selected
 from rs_keras.teacher import digest
 from rs_keras.trainers import recipes
 from rs_keras.trainers.base import SmoothTrainer

@@ -32,8 +32,8 @@ from rs_keras import datasets
 from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
-from rs_keras.logs.evaluation import selected
 from rs_keras.logs.file_format import differences
+from rs_keras.logs.selection import selected
 from rs_keras.trainers import recipes
 from rs_keras.trainers.callbacks import CertifyCallback
 from rs_keras.trainers.recipes.recipe import Recipe

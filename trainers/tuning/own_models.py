@@ -9,7 +9,7 @@ import keras_tuner
 import tensorflow as tf
 
 from rs_keras._checks import check_count
-from rs_keras.logs.evaluation import selected
+from rs_keras.logs.selection import selected
 from rs_keras.trainers.callbacks import CertifyCallback
 from rs_keras.trainers.tuning.hypermodel import RADII
 
