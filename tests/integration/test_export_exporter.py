@@ -256,10 +256,6 @@ def test_the_hash_is_of_the_classifier():
     assert len(set(found)) == len(found) - 2
 
 
-def probabilities(images):
-    return tf.nn.softmax(linear(images))
-
-
 def of_rank_three(images):
     return tf.reshape(images, [-1, 4, 4])
 
@@ -321,7 +317,6 @@ def test_bad_export_arguments_are_refused(
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (probabilities, "`model` must return logits"),
         (of_rank_three, r"must return one floating-point matrix"),
         (python_code, "made of TensorFlow operations.*EagerPyFunc|PyFunc"),
         (compiled, "must not be compiled with XLA"),
