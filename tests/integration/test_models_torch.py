@@ -193,7 +193,11 @@ WRONG = {
         {},
         "layer 0, in front of the network, must be a normalisation",
     ),
-    "three means": (lambda s: s, {"mean": MEAN}, "one finite number per channel"),
+    "three means": (
+        lambda s: s,
+        {"mean": MEAN},
+        "one finite number per channel",
+    ),
 }
 
 
