@@ -578,6 +578,39 @@ def producer_of(tensor: Any) -> tuple[Any, list[Any]]:
     return history.operation, list(node.input_tensors)
 
 
+def is_called_with_more(tensor: Any) -> bool:
+    """Returns whether what made a symbolic tensor was given more than a tensor.
+
+    Args:
+        tensor: An output of a Functional model.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras._compat import is_called_with_more
+    >>> images, softmax = keras.Input([3]), keras.layers.Softmax()
+    >>> is_called_with_more(softmax(images))
+    False
+    >>> is_called_with_more(softmax(images, mask=images > 0))
+    True
+    """
+    history = tensor._keras_history
+    node = history.operation._inbound_nodes[history.node_index]
+    given = [*node.arguments.args[1:], *node.arguments.kwargs.values()]
+    return any(value is not None for value in given)
+
+
+def finalize_states(model: Any) -> None:
+    """Has layers take over statistics that were copied into their weights.
+
+    Keras does so when it loads a file, and not in `set_weights`: an adapted
+    `Normalization` would subtract 0.
+    """
+    for layer in flat_layers(model):
+        if hasattr(layer, "mean") and hasattr(layer, "finalize_state"):
+            layer.finalize_state()
+
+
 # -- argparse ----------------------------------------------------------------
 
 

@@ -225,11 +225,11 @@ def _fit(layer: keras.Layer, norm: keras.Layer) -> bool:
 
 def _does_as(layer: Any, kind: type[keras.Layer]) -> bool:
     """Whether a layer's code is that of a class of Keras."""
-    return (
-        isinstance(layer, kind)
-        and type(layer).call is kind.call
-        and _is_own(layer)
+    same = all(
+        getattr(type(layer), name, None) is getattr(kind, name, None)
+        for name in ("call", "convolution_op", "kernel")
     )
+    return isinstance(layer, kind) and same and _is_own(layer)
 
 
 def _is_own(layer: Any) -> bool:

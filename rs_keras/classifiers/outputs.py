@@ -148,7 +148,8 @@ def _tells_its_end(model: Any) -> bool:
         next(base for base in type(model).__mro__ if name in vars(base))
         for name in ("call", "__call__")
     ]
-    return all(home.__module__.startswith("keras.") for home in homes)
+    by_keras = all(home.__module__.startswith("keras.") for home in homes)
+    return by_keras and "call" not in vars(model)
 
 
 def _structure(model: keras.Model, kind: str) -> Any:
@@ -192,7 +193,8 @@ def _before_activation(tensor: Any) -> Any:
         if logits is inner[0]:
             return tensor
         return keras.Model(layer.inputs, logits, name=layer.name)(inputs[0])
-    if not ends_in_probabilities(layer):
+    # A softmax under a mask has a second input, or an argument of its own.
+    if not ends_in_probabilities(layer) or _compat.is_called_with_more(tensor):
         return tensor
     if isinstance(layer, keras.layers.Dense):
         name = f"{layer.name}_logits"
@@ -274,14 +276,28 @@ def ends_in_probabilities(layer: Any) -> bool:
     >>> ends_in_probabilities(keras.layers.Dense(3))
     False
     """
-    if isinstance(layer, keras.layers.Softmax):
+    if _does_as(layer, keras.layers.Softmax):
         return layer.axis in (-1, 1)
-    if isinstance(layer, keras.layers.Dense):
+    if _does_as(layer, keras.layers.Dense):
+        # A softmax of one number is 1, whatever the number.
+        constant = (
+            layer.units == 1 and layer.activation is keras.activations.softmax
+        )
         # A quantised product is not one of plain matrices.
-        return not layer.quantization_mode and _is_probability(layer.activation)
-    if isinstance(layer, keras.layers.Activation):
+        plain = not layer.quantization_mode
+        return plain and not constant and _is_probability(layer.activation)
+    if _does_as(layer, keras.layers.Activation):
         return _is_probability(layer.activation)
     return False
+
+
+def _does_as(layer: Any, kind: type[keras.Layer]) -> bool:
+    """Whether calling a layer runs the code of a class of Keras."""
+    same = all(
+        getattr(type(layer), name, None) is getattr(kind, name, None)
+        for name in ("call", "__call__", "kernel")
+    )
+    return isinstance(layer, kind) and same and "call" not in vars(layer)
 
 
 def _is_probability(activation: Any) -> bool:

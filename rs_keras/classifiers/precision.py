@@ -118,6 +118,7 @@ def computing_in(model: Any, dtype: str) -> Any:
             if isinstance(layer, keras.Model):
                 layer.dtype_policy = policy
         copy.set_weights(network.get_weights())
+        _compat.finalize_states(copy)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise ValueError(
             "`dtype` needs a Sequential or Functional model, whose layers can "

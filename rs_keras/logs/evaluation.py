@@ -280,8 +280,9 @@ def _examined_together(
     No count depends on which images share a call: each has its own seed, and
     no pass of the network holds draws of two.
     """
-    by_shape = groupby(examples, key=lambda example: example[1].shape)
-    for _, alike in by_shape:
+    # Arrays of two types would be joined in a third, bytes as numbers.
+    groups = groupby(examples, key=lambda e: (e[1].shape, e[1].dtype))
+    for _, alike in groups:
         while group := list(islice(alike, size)):
             keys, images, seeds = zip(*group, strict=True)
             keyed = isinstance(seeds[0], str)

@@ -186,6 +186,12 @@ def _network_state(state: State) -> tuple[State, State | None]:
         for key, value in state.items()
         if key.rpartition(".")[2] != "num_batches_tracked"
     }
+    counted = [key.rpartition(".")[2] for key in state]
+    if len(named) != len(state) - counted.count("num_batches_tracked"):
+        raise CheckpointError(
+            "two keys are names of one tensor of the network, such as `fc` and "
+            f"`linear`. Received: {', '.join(sorted(state))}"
+        )
     return named, front
 
 

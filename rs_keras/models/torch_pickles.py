@@ -175,6 +175,15 @@ _LITERALS = frozenset(
 )
 
 
+def _key(value: Any) -> Any:
+    """Returns a key of a dict; nested tuples take an age to hash."""
+    if type(value) not in (str, int):
+        raise CheckpointError(
+            f"a key is a {type(value).__name__}, not a name; {REFUSED}"
+        )
+    return value
+
+
 def read_pickle(
     file: IO[bytes], storage_of: Callable[[Any], Storage] | None = None
 ) -> Any:
@@ -250,10 +259,10 @@ def read_pickle(
             top(list).extend(values)
         elif name == "SETITEM":
             key, value = stack.pop(-2), stack.pop()
-            top(dict)[key] = value
+            top(dict)[_key(key)] = value
         elif name == "SETITEMS":
             values = popped()
-            pairs = zip(values[::2], values[1::2], strict=True)
+            pairs = zip(map(_key, values[::2]), values[1::2], strict=True)
             top(dict).update(pairs)
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             if name == "STACK_GLOBAL":
@@ -267,7 +276,8 @@ def read_pickle(
         elif name == "REDUCE":
             called, arguments = stack.pop(-2), stack.pop()
             if not isinstance(called, _Name) or called.text not in _CALLS:
-                raise CheckpointError(f"it calls {called!r}; {REFUSED}")
+                kind = type(called).__name__
+                raise CheckpointError(f"it calls a {kind}; {REFUSED}")
             stack.append(_CALLS[called.text](*arguments))
         elif name == "BUILD":
             # Notes of a state dict (`_metadata`), which nothing here reads.

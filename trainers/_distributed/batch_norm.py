@@ -88,6 +88,7 @@ def synchronized(model: keras.Model) -> keras.Model:
         model, clone_function=_cloned, recursive=True
     )
     clone.set_weights(model.get_weights())
+    _compat.finalize_states(clone)
     return clone
 
 

@@ -61,7 +61,12 @@ class DataForm:
             What to pass on to Keras in place of `x` and `y`.
         """
         if y is None and elements.is_arrays(x):
-            x, y = x[:2]
+            if len(x) == 3:
+                raise ValueError(
+                    "`x` must be a pair of arrays (X, Y); give weights as "
+                    "`sample_weight`. Received: three arrays"
+                )
+            x, y = x
         if hasattr(x, "shape"):
             x, y = self.read.images(x), self._numbers(y)
             check(x, y)

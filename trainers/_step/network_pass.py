@@ -81,7 +81,9 @@ def _is_fusible(layer: keras.Layer) -> bool:
         and layer.built
         and layer.trainable
         and layer.axis in (-1, 3)
-        and not (layer.renorm or layer.synchronized)
+        # Keras 3.12 has no renorm.
+        and not (getattr(layer, "renorm", False) or layer.synchronized)
+        and layer.activity_regularizer is None
         and layer.compute_dtype in _TYPES
         and layer.variable_dtype == "float32"
     )

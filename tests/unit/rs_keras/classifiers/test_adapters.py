@@ -168,7 +168,7 @@ class Bare(keras.layers.Layer):
         (network, "", "`dtype` must be one of"),
         (MODELS["function"][0], "bfloat16", "needs a Keras model"),
         (MODELS["ensemble"][0], "float32", "Received: model of type Joined"),
-        (MODELS["subclassed"][0], "float32", "Subclassed .*not built"),
+        (MODELS["subclassed"][0], "float32", "Received: Subclassed"),
         (MODELS["int8"][0], "float32", "`dtype`"),
         (lambda: sequential(Pinned()), "float32", "always compute in bfloat16"),
         (lambda: sequential(Bare()), "float32", "Sequential, which failed"),
