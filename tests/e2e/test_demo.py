@@ -25,7 +25,6 @@ from scipy import stats
 from rs_keras import Certifier
 from rs_keras.cli import demo as command
 from rs_keras.cli import main
-from rs_keras.serving import demo
 from rs_keras.serving.demo import web
 from rs_keras.serving.demo.perturbations import PerturbationSearch
 from rs_keras.serving.errors import ServingError
@@ -467,7 +466,7 @@ def test_classes_have_the_names_of_the_data_set_of_the_training(
         shown.append(names)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "DemoServer", not_served)
+    monkeypatch.setattr(command, "DemoServer", not_served)
 
     def names_of(model):
         call = ["demo", "--model", str(model), "--sigma", "1", "--no-browser"]
