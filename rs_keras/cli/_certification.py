@@ -15,7 +15,6 @@ from rs_keras import datasets
 from rs_keras import distribution
 from rs_keras import serving
 from rs_keras._checks import fits
-from rs_keras.certification.sampling import use_streams
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.checkpoints import load_classifier
@@ -36,19 +35,10 @@ def root_seed(seed: int | str | None) -> Any:
     return fresh_seeds(1)[0].tolist() if seed is None else seed
 
 
-def certifier_of(args: argparse.Namespace, streams: bool = True) -> Any:
-    """Returns the certifier of --model, or the client of --servers.
-
-    Args:
-        args: The flags.
-        streams: Whether the process does nothing but draw with it.
-    """
+def certifier_of(args: argparse.Namespace) -> Any:
+    """Returns the certifier of --model, or the client of --servers."""
     if getattr(args, "servers", None) is None:
         name = getattr(args, "strategy", "one")
-        # Choosing a sigma for each image is other work than drawing.
-        fixed = getattr(args, "sigma_mode", "fixed") == "fixed"
-        if streams and name == "one" and fixed:
-            use_streams()
         strategy = _local_strategy(name, getattr(args, "replicas", None))
         options = {key: getattr(args, key) for key in _FIXED if key != "sigma"}
         return load_certifier(args.model, args.sigma, strategy, **options)

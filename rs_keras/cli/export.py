@@ -15,7 +15,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             "either CHECKPOINT and --out, or --show, must be given"
         )
-    certifier = _certification.certifier_of(args, streams=False)
+    certifier = _certification.certifier_of(args)
     names = args.class_names
     version = export_certifier(
         certifier,
