@@ -1,15 +1,13 @@
 """`certify` against its limit, bare passes, and other libraries; memory.
 
-    python benchmarks/certifier.py [--networks lenet resnet20] [--threads one]
+    python benchmarks/certifier.py [--networks lenet resnet20]
 
 For each network and type, interleaved in one process: `certify`; the bare
 forward pass, without noise and votes, of TensorFlow (the model as Keras calls
 it, and folded) and of OpenVINO, each at several batch sizes; the bare noise.
 The limit of `certify` is 1 / (1 / pass + 1 / noise), with the quickest pass.
 
-`--threads one` runs operations on one thread each and a stream a core, as the
-command line does; `--threads all` as TensorFlow does by itself. On LeNet a
-PyTorch loop and ART are measured, too. The peers are optional:
+On LeNet a PyTorch loop and ART are measured, too. The peers are optional:
 pip install "rs-keras[benchmarks]".
 """
 
@@ -30,8 +28,6 @@ from timing import table  # noqa: E402
 
 import rs_keras  # noqa: E402
 from rs_keras import models  # noqa: E402
-from rs_keras.certification.sampling import stream_count  # noqa: E402
-from rs_keras.certification.sampling import use_streams  # noqa: E402
 from rs_keras.classifiers.adapters import as_logits  # noqa: E402
 from rs_keras.classifiers.adapters import prepared  # noqa: E402
 from rs_keras.classifiers.precision import computing_in  # noqa: E402
@@ -59,33 +55,35 @@ def ours(model, image, draws, dtype=None):
     return lambda: certifier.certify(image, n0=100, n=draws, seed=1)
 
 
-def bare_pass(model, shape, batch, draws, fold):
-    """Passes on ready images in one graph, as many at once as streams."""
-    streams = stream_count()
-    images = tf.random.stateless_uniform([batch, *shape], [0, 0])
-    logits = as_logits(model)
+def repeated(step):
+    """A graph that runs `step(number)`, a number, over and over."""
 
     @tf.function
     def run(rounds):
-        network = prepared(logits)
-        if not fold:
-            network = lambda x: model(x, training=False)  # noqa: E731
-
-        def step(done, total):
-            # Of the step's number: else all passes would be one.
-            x = images + 1e-6 * tf.cast(done, tf.float32)
-            parts = [network(x + 1e-6 * stream) for stream in range(streams)]
-            firsts = [tf.cast(part[0, 0], tf.float32) for part in parts]
-            return done + 1, total + tf.add_n(firsts)
-
         return tf.while_loop(
             lambda done, _: done < rounds,
-            step,
-            (tf.constant(0), tf.constant(0.0)),
+            lambda done, total: (done + 1, total + step(done)),
+            (tf.constant(0, tf.int64), tf.constant(0.0)),
             parallel_iterations=1,
         )[1]
 
-    return lambda: run(tf.constant(-(-draws // (batch * streams)))).numpy()
+    return lambda rounds: run(tf.constant(rounds, tf.int64)).numpy()
+
+
+def bare_pass(model, shape, batch, draws, fold):
+    """Passes on ready images in one graph."""
+    images = tf.random.stateless_uniform([batch, *shape], [0, 0])
+    network = lambda x: model(x, training=False)  # noqa: E731
+    if fold:
+        network = prepared(as_logits(model))
+
+    def step(done):
+        # Of the step's number: else all passes would be one.
+        logits = network(images + 1e-6 * tf.cast(done, tf.float32))
+        return tf.cast(logits[0, 0], tf.float32)
+
+    run = repeated(step)
+    return lambda: run(-(-draws // batch))
 
 
 def bare_openvino(model, shape, batch, draws, dtype):
@@ -117,38 +115,18 @@ def bare_openvino(model, shape, batch, draws, dtype):
 
 
 def bare_noise(shape, draws, kind):
-    """The noise of all draws, float or exact on the grid, a graph a stream."""
+    """The noise of all draws, float or exact on the grid."""
     certifier = rs_keras.Certifier(
         lambda x: x[:, 0, 0, :1] * [1.0, -1.0], SIGMA, noise=kind
     )
-    sampler, streams, batch = certifier.sampler(shape), stream_count(), 64
-    image = tf.zeros(shape)
-
-    @tf.function
-    def run(rounds):
-        def step(done, total):
-            firsts = [
-                tf.reduce_max(
-                    sampler.noisy(
-                        image,
-                        tf.constant([1, 2], tf.int64),
-                        batch * (streams * done + stream),
-                        tf.constant(batch, tf.int64),
-                    )
-                )
-                for stream in range(streams)
-            ]
-            return done + 1, total + tf.add_n(firsts)
-
-        return tf.while_loop(
-            lambda done, _: done < rounds,
-            step,
-            (tf.constant(0, tf.int64), tf.constant(0.0)),
-            parallel_iterations=1,
-        )[1]
-
-    rounds = tf.constant(-(-draws // (batch * streams)), tf.int64)
-    return lambda: run(rounds).numpy()
+    sampler, batch = certifier.sampler(shape), tf.constant(64, tf.int64)
+    image, seed = tf.zeros(shape), tf.constant([1, 2], tf.int64)
+    run = repeated(
+        lambda done: tf.reduce_max(
+            sampler.noisy(image, seed, batch * done, batch)
+        )
+    )
+    return lambda: run(-(-draws // 64))
 
 
 def torch_loop(batch, draws):
@@ -259,7 +237,7 @@ def speed(name, dtype, draws, rounds):
         ]
         for label, taken in seconds.items()
     ]
-    print(f"\n{name}, {dtype}, {draws:,} draws, {stream_count()} streams")
+    print(f"\n{name}, {dtype}, {draws:,} draws")
     header = ["work", "draws/s", "draws per CPU time", "time / certify's"]
     print(table(header, rows))
 
@@ -299,12 +277,9 @@ def main():
         "--networks", nargs="+", choices=NETWORKS, default=["lenet"]
     )
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
-    parser.add_argument("--threads", choices=["one", "all"], default="one")
     parser.add_argument("--memory", type=int, default=1_000_000, help="draws")
     parser.add_argument("--peak-of", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.threads == "one":
-        use_streams()
     if args.peak_of:
         build, shape, *_ = NETWORKS[args.networks[0]]
         image = np.full([1, *shape], 0.5, np.float32)

@@ -1,6 +1,6 @@
-"""An export of LeNet: how small, how soon ready, how fast in a server.
+"""An export: how small, how soon ready, how fast in a server.
 
-    python benchmarks/export.py [--draws 40000] [--rounds 7]
+    python benchmarks/export.py [--network resnet20] [--dtype bfloat16]
 
 A server's session and the in-process certifier make the same draws,
 interleaved, in one process and with the same threads.
@@ -27,6 +27,7 @@ from rs_keras.export import export_certifier  # noqa: E402
 
 SIGMA = 0.5
 SEED = np.array([[7, 7]])
+NETWORKS = {"lenet": models.lenet, "resnet20": lambda: models.cifar_resnet(20)}
 
 
 def size_of(folder):
@@ -56,10 +57,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--network", choices=NETWORKS, default="lenet")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"])
     args = parser.parse_args()
     keras.utils.set_random_seed(0)
-    certifier = Certifier(models.lenet(), sigma=SIGMA)
-    image = np.random.default_rng(0).uniform(size=(1, 28, 28, 1))
+    model = NETWORKS[args.network]()
+    certifier = Certifier(model, sigma=SIGMA, dtype=args.dtype)
+    image = np.random.default_rng(0).random([1, *model.input_shape[1:]])
     image = image.astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()

@@ -4,8 +4,6 @@ The graph is a function of (images, seeds, first, n) alone; the certifier runs
 it in process and the exporter writes the same one into a SavedModel.
 """
 
-import contextlib
-import os
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -33,10 +31,6 @@ _SECONDS_A_CALL = 0.5
 _FIRST_PASSES = 8
 # All workers must split the work identically, whatever their speed.
 _PASSES_UNDER_STRATEGY = 64
-# Passes are not cut below this many copies to give each stream one.
-_SMALLEST_SHARE = 16
-# More passes side by side than this take memory, and gain no speed.
-_MOST_STREAMS = 8
 
 
 def noise_distance(noise: str, sigma: float, shape: Sequence[int]) -> float:
@@ -70,7 +64,6 @@ class Sampler:
         noise: "float" or "grid"; see `Certifier`.
         table: The noise on the grid where sigma is a variable: a `GridNoise`
             whose fields are variables, too.
-        streams: Passes that run side by side; of no influence on any count.
     """
 
     logits: Logits
@@ -80,7 +73,6 @@ class Sampler:
     batch_size: int
     noise: str = "float"
     table: Any = None
-    streams: int = 1
 
     def noisy(
         self, image: tf.Tensor, seed: tf.Tensor, first: tf.Tensor, m: tf.Tensor
@@ -223,8 +215,7 @@ class Sampler:
 
         Each iteration runs the network on noisy copies that the one before
         made, and makes the next: the two share no input, so they run at the
-        same time, in a server's session too; and so do the passes of an
-        iteration, one a stream. (Iterations of this loop do not
+        same time, in a server's session too. (Iterations of this loop do not
         overlap there: inlined, its constants wait for all loop variables, the
         sums among them.) Pass number t finds its row and its first draw from t
         alone; beyond the last pass lies a row that draws nothing.
@@ -237,45 +228,29 @@ class Sampler:
         """
         images, seeds, first, n = map(_with_empty_row, rows)
         batch = tf.constant(self.batch_size, tf.int64)
-        if self.streams > 1:
-            # Few draws are cut smaller, so that each stream has a pass.
-            share = tf.reduce_sum(tf.maximum(n, 0)) // self.streams + 1
-            least = min(_SMALLEST_SHARE, self.batch_size)
-            batch = tf.clip_by_value(share, least, batch)
         # Row i takes passes[i] passes, the last of them number ends[i] - 1.
         passes = (tf.maximum(n, 0) + batch - 1) // batch
         ends = tf.cumsum(passes)
         last = tf.size(n) - 1
-        # A stream without a pass runs one of a copy: convolutions of none fail
-        # on some processors. The row past the end has its votes.
-        fewest = tf.constant(int(self.streams > 1), tf.int64)
         network = prepared(self.logits)
 
         def copies(t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             row = tf.searchsorted(ends, [t], side="right")[0]
             row = tf.minimum(row, last)
             done = (t - ends[row] + passes[row]) * batch
-            m = tf.clip_by_value(n[row] - done, fewest, batch)
+            m = tf.clip_by_value(n[row] - done, 0, batch)
             start = first[row] + done
             return row, self.noisy(images[row], seeds[row], start, m)
-
-        def next_copies(t: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
-            return [copies(t + stream) for stream in range(self.streams)]
 
         def one_pass(z: tf.Tensor) -> tf.Tensor:
             logits = tf.ensure_shape(network(z), [None, self.num_classes])
             return statistic(logits)
 
-        def passes_of_all(
-            t: tf.Tensor,
-            made: list[tuple[tf.Tensor, tf.Tensor]],
-            sums: tf.Tensor,
-        ) -> tuple:
-            parts = [one_pass(z) for _, z in made]
-            rows = [[row] for row, _ in made]
-            sums = tf.tensor_scatter_nd_add(sums, rows, parts)
-            t += self.streams
-            return t, next_copies(t), sums
+        def next_pass(
+            t: tf.Tensor, row: tf.Tensor, z: tf.Tensor, sums: tf.Tensor
+        ) -> tuple[tf.Tensor, ...]:
+            sums = tf.tensor_scatter_nd_add(sums, [[row]], [one_pass(z)])
+            return t + 1, *copies(t + 1), sums
 
         zero = tf.constant(0, tf.int64)
         # With the row past the end.
@@ -284,13 +259,9 @@ class Sampler:
         copied = tf.TensorShape([None, *self.image_shape])
         *_, sums = tf.while_loop(
             lambda t, *_: t < ends[-1],
-            passes_of_all,
-            (zero, next_copies(zero), sums),
-            shape_invariants=(
-                fixed,
-                [(fixed, copied)] * self.streams,
-                sums.shape,
-            ),
+            next_pass,
+            (zero, *copies(zero), sums),
+            shape_invariants=(fixed, fixed, copied, sums.shape),
             parallel_iterations=1,
         )
         return sums[:-1]
@@ -313,8 +284,6 @@ class SamplingLoop:
         self, sampler: Sampler, strategy: tf.distribute.Strategy | None = None
     ) -> None:
         self.sampler = sampler
-        if strategy is None:
-            sampler = replace(sampler, streams=stream_count())
         self._strategy = strategy
         rows = [
             tf.TensorSpec([None, *sampler.image_shape], tf.float32),
@@ -440,42 +409,3 @@ def pass_size(shape: tuple[int, ...]) -> int:
     if accelerators:
         return int(np.clip(2_000_000 // pixels, 64, 1_000))
     return int(np.clip(320_000 // pixels, 16, 400))
-
-
-def use_streams() -> None:
-    """Has each operation computed by one thread, if TensorFlow has not begun.
-
-    A certifier then runs one pass a core side by side (`stream_count`), which
-    is quicker than passes that share all cores: an operation on a small
-    network has too little to do for several threads. Not on accelerators, nor
-    on machines with more cores than there would be streams.
-
-    Example:
-
-    >>> from rs_keras.certification.sampling import use_streams
-    >>> use_streams()
-    """
-    cores = len(os.sched_getaffinity(0))
-    devices = tf.config.list_physical_devices()
-    if cores > _MOST_STREAMS or any(d.device_type != "CPU" for d in devices):
-        return
-    # Too late: the threads are those that there are.
-    with contextlib.suppress(RuntimeError):
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-
-
-def stream_count() -> int:
-    """Returns how many passes run side by side: one a core, or one.
-
-    As many as cores where an operation has one thread; one where operations
-    share all cores.
-
-    Example:
-
-    >>> from rs_keras.certification.sampling import stream_count
-    >>> stream_count() >= 1
-    True
-    """
-    if tf.config.threading.get_intra_op_parallelism_threads() != 1:
-        return 1
-    return min(len(os.sched_getaffinity(0)), _MOST_STREAMS)

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rs_keras import models
-from rs_keras.certification import sampling
 from rs_keras.certification.sampling import Sampler
 from rs_keras.certification.sampling import noise_distance
-from rs_keras.classifiers.adapters import as_logits
 from rs_keras.noise import normal
 
 SHAPE = (4, 4, 1)
@@ -54,10 +51,9 @@ def behind(body, op):
     return {nodes[name].op for name in seen}
 
 
-@pytest.mark.parametrize("streams", [1, 2])
-def test_the_next_noise_is_made_while_the_network_runs(streams):
+def test_the_next_noise_is_made_while_the_network_runs():
     rows = tf.TensorSpec([None], tf.int64)
-    found = sampler(streams=streams)
+    found = sampler()
     traced = tf.function(found.count).get_concrete_function(
         tf.TensorSpec([None, *SHAPE]),
         tf.TensorSpec([None, 2], tf.int64),
@@ -88,53 +84,19 @@ def test_rows_that_draw_nothing_are_stepped_over():
         assert counts[row].tolist() == np.bincount(votes, minlength=3).tolist()
 
 
-@pytest.mark.parametrize("streams", [2, 3])
-@pytest.mark.parametrize("batch_size", [1, 8, 64])
-def test_counts_do_not_depend_on_the_streams(streams, batch_size):
+@pytest.mark.parametrize("batch_size", [1, 64])
+def test_counts_do_not_depend_on_the_size_of_a_pass(batch_size):
     n = np.array([0, 17, -3, 8, 90, 1])
     images = np.random.default_rng(2).random((6, *SHAPE), np.float32)
     rows = images, np.arange(12).reshape(6, 2), 3 + 0 * n, n
     rows = list(map(tf.constant, rows))
     one = sampler()
-    several = replace(one, streams=streams, batch_size=batch_size)
-    np.testing.assert_array_equal(several.count(*rows), one.count(*rows))
+    other = replace(one, batch_size=batch_size)
+    np.testing.assert_array_equal(other.count(*rows), one.count(*rows))
     beta = tf.constant(1.0, tf.float64)
     np.testing.assert_allclose(
-        several.soft_sums(*rows, beta), one.soft_sums(*rows, beta), rtol=1e-6
+        other.soft_sums(*rows, beta), one.soft_sums(*rows, beta), rtol=1e-6
     )
-
-
-def test_a_stream_without_a_pass_leaves_convolutions_alone():
-    network = as_logits(models.cifar_resnet(8, (8, 8, 3)))
-    one = Sampler(network, 0.5, 10, (8, 8, 3), 16)
-    rows = tf.zeros([1, 8, 8, 3]), [[1, 2]], [0], [33]
-    rows = [tf.constant(rows[0]), *(tf.constant(x, tf.int64) for x in rows[1:])]
-    counts = replace(one, streams=2).count(*rows)
-    np.testing.assert_array_equal(counts, one.count(*rows))
-    assert counts.numpy().sum() == 33
-
-
-def test_a_loop_has_a_stream_a_core_where_operations_have_one_thread(
-    monkeypatch,
-):
-    threading = tf.config.threading
-    name = "get_intra_op_parallelism_threads"
-    monkeypatch.setattr(threading, name, lambda: 0)
-    assert sampling.stream_count() == 1
-    monkeypatch.setattr(threading, name, lambda: 1)
-    monkeypatch.setattr(sampling.os, "sched_getaffinity", lambda _: range(3))
-    assert sampling.stream_count() == 3
-    monkeypatch.setattr(sampling.os, "sched_getaffinity", lambda _: range(99))
-    assert sampling.stream_count() == 8
-    threads = []
-    monkeypatch.setattr(
-        threading, "set_intra_op_parallelism_threads", threads.append
-    )
-    sampling.use_streams()
-    assert threads == []
-    monkeypatch.setattr(sampling.os, "sched_getaffinity", lambda _: range(3))
-    sampling.use_streams()
-    assert threads == [1]
 
 
 def test_no_rows_give_no_rows():
