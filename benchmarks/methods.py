@@ -1,20 +1,24 @@
 """Every method's training step against the passes that it cannot do without.
 
     python benchmarks/methods.py [--rounds 15] [--methods smoothmix ...]
+    python benchmarks/methods.py --network resnet20
 
 LeNet on 28 x 28 images, each method with the settings of the papers' MNIST
-table at sigma 1.0 and its own batch size. A method's passes are counted and
+table at sigma 1.0 and its own batch size; or ResNet-20 on 32 x 32 images with
+three methods. A method's passes are counted and
 timed bare: `train` is forward and backward for the weights, `attack` forward
 and backward for the images, both on all m noisy copies. `usual / step` is what
 `rs_keras.trainers._step.input_gradients` saves a step with an attack, `step /
-bfloat16` what the policy mixed_bfloat16 saves any step. SmoothMix is measured
-against the same step in plain PyTorch, too, where torch is installed:
+bfloat16` what the policy mixed_bfloat16 saves any step. Gaussian, SmoothMix and
+CAT-RS are measured against the same step in plain PyTorch, too, in both types
+and the quickest of its ways, where torch is installed:
 pip install "rs-keras[benchmarks]".
 """
 
 import argparse
 import contextlib
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 from unittest import mock
 
@@ -22,6 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+import peers  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from timing import interleaved  # noqa: E402
 from timing import table  # noqa: E402
@@ -30,7 +35,7 @@ from rs_keras import models  # noqa: E402
 from rs_keras import trainers  # noqa: E402
 from rs_keras.trainers._step import input_gradients  # noqa: E402
 
-SIGMA = 1.0
+SIGMA = peers.SIGMA
 
 
 class Case(NamedTuple):
@@ -43,7 +48,7 @@ class Case(NamedTuple):
     attack: int
 
 
-CASES = {
+LENET = {
     "gaussian": Case("Gaussian", {}, 256, 1, 0),
     # The clean pass and the noisy one.
     "stability": Case("Stability", {}, 256, 2, 0),
@@ -62,11 +67,42 @@ CASES = {
     # The noisy copies and the attacked ones, after T steps on the noise.
     "catrs": Case("CATRS", {"steps": 4, "confidence_mask": True}, 64, 2, 4),
 }
+RESNET20 = {
+    "gaussian": Case("Gaussian", {}, 128, 1, 0),
+    "smoothmix": Case("SmoothMix", {"num_noise": 2, "steps": 4}, 64, 2, 4),
+    "catrs": Case(
+        "CATRS",
+        {"num_noise": 2, "steps": 4, "confidence_mask": True},
+        32,
+        2,
+        4,
+    ),
+}
 
 
-def data_of(case):
+class Network(NamedTuple):
+    """A network here and in PyTorch, its images, the cases of its methods."""
+
+    here: Callable
+    there: Callable
+    shape: tuple
+    cases: dict
+
+
+NETWORKS = {
+    "lenet": Network(models.lenet, peers.torch_lenet, (28, 28, 1), LENET),
+    "resnet20": Network(
+        lambda: models.cifar_resnet(20),
+        peers.torch_resnet20,
+        (32, 32, 3),
+        RESNET20,
+    ),
+}
+
+
+def data_of(case, shape):
     rng = np.random.default_rng(0)
-    images = rng.random([case.batch, 28, 28, 1], dtype=np.float32)
+    images = rng.random([case.batch, *shape], dtype=np.float32)
     labels = tf.constant(rng.integers(0, 10, case.batch))
     if case.method == "CATRS":
         # A teacher that is sure of all images: then all are attacked.
@@ -74,9 +110,9 @@ def data_of(case):
     return tf.constant(images), labels
 
 
-def step_of(case, data):
+def step_of(case, data, network):
     trainer = getattr(trainers, case.method)(
-        models.lenet(), sigma=SIGMA, **case.arguments
+        network.here(), sigma=SIGMA, **case.arguments
     )
     trainer.compile(trainers.SGD(0.01, weight_decay=1e-4))
     trainer.check_batch(*data)
@@ -84,9 +120,9 @@ def step_of(case, data):
     return tf.function(lambda: trainer.train_step(data)), trainer.num_noise
 
 
-def usual_step_of(case, data):
+def usual_step_of(case, data, network):
     """The step with the layers' own gradients."""
-    step, _ = step_of(case, data)
+    step, _ = step_of(case, data, network)
     with mock.patch.object(
         input_gradients, "quick_gradients", contextlib.nullcontext
     ):
@@ -94,24 +130,24 @@ def usual_step_of(case, data):
     return step
 
 
-def bfloat16_step_of(case, data):
+def bfloat16_step_of(case, data, network):
     """The step of a model that computes in bfloat16, weights in float32."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        step, _ = step_of(case, data)
+        step, _ = step_of(case, data, network)
     finally:
         keras.config.set_dtype_policy(before)
     return step
 
 
-def passes_of(case, copies):
+def passes_of(case, copies, network):
     """The bare passes of one step, one after the other."""
-    model = models.lenet()
+    model = network.here()
     input_gradients.prepare(model)
     weights = [variable.value for variable in model.trainable_variables]
     rng = np.random.default_rng(0)
-    noisy = rng.random([copies * case.batch, 28, 28, 1], dtype=np.float32)
+    noisy = rng.random([copies * case.batch, *network.shape], dtype=np.float32)
     images = tf.constant(noisy)
 
     @tf.function
@@ -137,91 +173,59 @@ def passes_of(case, copies):
     return run
 
 
-def torch_smoothmix(case):
-    """SmoothMix (plain PyTorch), in the order of the published loop."""
-    import torch
-    from peers import torch_lenet
-    from torch.nn import functional
-
-    network = torch_lenet()
-    optimizer = torch.optim.SGD(
-        network.parameters(), 0.01, momentum=0.9, weight_decay=1e-4
-    )
-    steps, size = case.arguments["steps"], case.arguments.get("step_size", 1.0)
-    images = torch.rand(case.batch, 1, 28, 28)
-    labels = torch.randint(0, 10, (case.batch,))
-
-    def logits(x, noises):
-        return [network(x + noise) for noise in noises]
-
-    def smoothed(outputs):
-        return sum(functional.softmax(out, 1) for out in outputs) / len(outputs)
-
-    def ascent(noises):
-        x = images.clone()
-        for step in range(steps):
-            if step == 1:
-                first = x.detach().clone()
-            x = x.detach().requires_grad_(True)
-            mean = smoothed(logits(x, noises))
-            loss = functional.nll_loss(
-                mean.clamp(min=1e-20).log(), labels, reduction="sum"
-            )
-            (gradient,) = torch.autograd.grad(loss, x)
-            norm = gradient.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-            x = (x + size * gradient / (norm + 1e-8)).clamp(0, 1)
-        return x.detach(), first if steps > 1 else images
-
-    def run():
-        noises = [torch.randn_like(images) * SIGMA for _ in range(4)]
-        adversarial, start = ascent(noises)
-        outputs = logits(start, noises)
-        mean = smoothed(outputs)
-        share = torch.rand(case.batch, 1) / 2
-        wide = share.view(-1, 1, 1, 1)
-        mixed = (1 - wide) * start + wide * adversarial
-        target = (1 - share) * mean + share / 10
-        right = (mean.argmax(1) == labels).float()
-        mixture = sum(
-            functional.kl_div(
-                functional.log_softmax(out, 1), target, reduction="none"
-            ).sum(1)
-            for out in logits(mixed, noises)
-        )
-        plain = sum(functional.cross_entropy(out, labels) for out in outputs)
-        loss = plain / 4 + 5.0 * (right * mixture / 4).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return run
+def torch_steps(case, network, compiled):
+    """PyTorch's ways to make the step, by type and way."""
+    if not hasattr(peers.TorchStep, case.method.lower()):
+        return {}
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        print("torch is not installed: its columns are left out")
+        return {}
+    ways = [
+        {"bfloat16": bfloat16, "channels_last": channels_last}
+        for bfloat16 in (False, True)
+        for channels_last in (False, True)
+    ]
+    if compiled:
+        ways += [{**way, "compiled": True} for way in ways]
+    steps = {}
+    for way in ways:
+        dtype = "bfloat16" if way["bfloat16"] else "float32"
+        step = peers.TorchStep(network.there(), case, network.shape, **way)
+        steps[f"torch {dtype} {way}"] = step
+    return steps
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--methods", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--network", choices=NETWORKS, default="lenet")
+    parser.add_argument("--methods", nargs="+", choices=LENET)
+    parser.add_argument("--torch-compile", action="store_true")
     args = parser.parse_args()
-    rows = []
-    for name in args.methods:
-        case = CASES[name]
-        data = data_of(case)
-        step, copies = step_of(case, data)
+    network, rows = NETWORKS[args.network], []
+    for name in args.methods or network.cases:
+        case = network.cases[name]
+        data = data_of(case, network.shape)
+        step, copies = step_of(case, data, network)
         work = {
             "step": step,
-            "passes": passes_of(case, copies),
-            "bfloat16": bfloat16_step_of(case, data),
+            "passes": passes_of(case, copies, network),
+            "bfloat16": bfloat16_step_of(case, data, network),
         }
         if case.attack:
-            work["usual"] = usual_step_of(case, data)
-        if case.method == "SmoothMix":
-            try:
-                work["torch"] = torch_smoothmix(case)
-            except ImportError:
-                print("torch is not installed: its column is left out")
+            work["usual"] = usual_step_of(case, data, network)
+        work |= torch_steps(case, network, args.torch_compile)
         seconds = interleaved(work, args.rounds)
         step_time = seconds["step"]
-        usual, peer = seconds.get("usual"), seconds.get("torch")
+        usual = seconds.get("usual")
+
+        def peer(dtype, own, seconds=seconds):
+            words = f"torch {dtype}"
+            taken = [t for way, t in seconds.items() if way.startswith(words)]
+            return f"{min(taken) / own:.2f}" if taken else ""
+
         rows.append(
             [
                 name,
@@ -232,7 +236,8 @@ def main():
                 f"{step_time / seconds['passes']:.2f}",
                 f"{step_time / seconds['bfloat16']:.2f}",
                 "" if usual is None else f"{usual / step_time:.2f}",
-                "" if peer is None else f"{peer / step_time:.2f}",
+                peer("float32", step_time),
+                peer("bfloat16", seconds["bfloat16"]),
             ]
         )
     header = [
@@ -245,6 +250,7 @@ def main():
         "step / bfloat16",
         "usual / step",
         "PyTorch / step",
+        "PyTorch / bfloat16",
     ]
     print(table(header, rows))
 

@@ -233,9 +233,18 @@ def _does_as(layer: Any, kind: type[keras.Layer]) -> bool:
 
 
 def _is_own(layer: Any) -> bool:
-    """Whether calling a layer runs the code of its class, called by Keras."""
+    """Whether calling a layer runs the code of its class, called by Keras.
+
+    A method of the layer's own may say that it computes the same: trainers
+    give convolutions another gradient.
+    """
     by_keras = type(layer).__call__ is keras.Layer.__call__
-    return by_keras and not {"call", "convolution_op"} & set(vars(layer))
+    return by_keras and all(
+        getattr(
+            vars(layer).get(name), "computes_the_same", name not in vars(layer)
+        )
+        for name in ("call", "convolution_op")
+    )
 
 
 def _computes_plainly(layer: keras.Layer) -> bool:

@@ -106,6 +106,10 @@ def _convolution_op(
     return type(layer).convolution_op(layer, inputs, kernel)
 
 
+# So that folded networks may take it for the layer's own.
+_convolution_op.computes_the_same = True  # type: ignore[attr-defined]
+
+
 def _is_plain(layer: keras.layers.Conv2D) -> bool:
     return (
         layer.kernel.shape[2] in _BLOCKS

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from rs_keras import _compat
+from rs_keras.classifiers.folding import FoldedNetwork
 from rs_keras.trainers._step.input_gradients import only_cpus
 from rs_keras.trainers._step.input_gradients import quick_gradients
 
@@ -25,9 +26,10 @@ def network_pass(
 ) -> tf.Tensor:
     """Returns a model's logits, computed as quickly as gradients need them.
 
-    In training mode, on machines without an accelerator, batch normalisations
-    of Functional and Sequential models are fused; everything else, and every
-    other model, computes as it does by itself. The model is not changed.
+    On machines without an accelerator, batch normalisations of Functional and
+    Sequential models are fused in training mode, and in inference mode folded
+    into convolutions (`rs_keras.classifiers.folding`); everything else, and
+    every other model, computes as it does by itself. The model is not changed.
 
     Logits, gradients and moving statistics are Keras', up to rounding:
 
@@ -54,9 +56,11 @@ def network_pass(
     ...                            rtol=1e-3, atol=1e-4)
     """
     with quick_gradients():
-        normalized = _fusible(model) if training and only_cpus() else []
+        normalized = _fusible(model) if only_cpus() else []
         if not normalized:
             return model(images, training=training)
+        if not training:
+            return FoldedNetwork(model).prepared()(images)
 
         def run(layer: Any, *args: Any, **kwargs: Any) -> Any:
             if layer in normalized and _is_plain(*args, **kwargs):
@@ -68,7 +72,9 @@ def network_pass(
 
 def _fusible(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     """Returns the batch normalisations that one kernel can compute."""
-    if not _compat.is_chain_of_layers(model):
+    if not _compat.is_chain_of_layers(model) or any(
+        layer.activity_regularizer for layer in model.layers
+    ):
         return []
     return [layer for layer in model.layers if _is_fusible(layer)]
 
@@ -83,7 +89,6 @@ def _is_fusible(layer: keras.Layer) -> bool:
         and layer.axis in (-1, 3)
         # Keras 3.12 has no renorm.
         and not (getattr(layer, "renorm", False) or layer.synchronized)
-        and layer.activity_regularizer is None
         and layer.compute_dtype in _TYPES
         and layer.variable_dtype == "float32"
     )

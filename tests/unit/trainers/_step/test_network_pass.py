@@ -8,6 +8,7 @@ from keras import layers
 
 from rs_keras.trainers import Gaussian
 from rs_keras.trainers._step import network_pass as module
+from rs_keras.trainers._step.input_gradients import prepare
 from rs_keras.trainers._step.network_pass import network_pass
 
 
@@ -119,6 +120,42 @@ def test_a_single_value_has_the_variance_zero():
     np.testing.assert_allclose([mean, variance], [0.05, 0.99], rtol=1e-6)
 
 
+def is_folded(model):
+    """Whether no batch of images is scaled after its convolution."""
+    traced = tf.function(lambda x: network_pass(model, x, training=False))
+    graph = traced.get_concrete_function(tf.TensorSpec([None, 6, 5, 3])).graph
+    scaled = [op for op in graph.get_operations() if op.type == "Mul"]
+    shapes = [op.outputs[0].shape for op in scaled]
+    return not any(shape.rank == 4 and shape[0] is None for shape in shapes)
+
+
+def test_in_inference_mode_it_is_folded():
+    """The attack's pass: logits and gradients are those of the layers."""
+    model, images = network(norm()), images_of()
+    prepare(model)
+    ways = [
+        lambda model, images: model(images, training=False),
+        lambda model, images: network_pass(model, images, training=False),
+    ]
+    expected, found = (pass_of(model, images, way) for way in ways)
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert is_folded(model)
+
+
+def test_penalties_and_accelerators_are_not_folded(monkeypatch):
+    def penalised():
+        return layers.BatchNormalization(activity_regularizer="l2")
+
+    assert not is_folded(network(penalised))
+    model = network(norm())
+    conv = model.get_layer("conv")
+    conv.activity_regularizer = keras.regularizers.L2()
+    assert not is_folded(model)
+    monkeypatch.setattr(module, "only_cpus", lambda: False)
+    assert not is_folded(network(norm()))
+
+
 def test_bfloat16_is_read_as_it_is():
     model = network(norm(), dtype="mixed_bfloat16")
     assert is_fused(model)
@@ -174,7 +211,8 @@ def test_the_adversary_keeps_the_moving_statistics():
     model, images = network(norm()), images_of()
     before = model.get_weights()
     found = network_pass(model, images, training=False)
-    np.testing.assert_array_equal(found, model(images, training=False))
+    usual = model(images, training=False)
+    np.testing.assert_allclose(found, usual, rtol=1e-5)
     for one, other in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(one, other)
     assert not is_fused(model, training=False)
