@@ -37,12 +37,8 @@ from rs_keras.serving.server.streams import Streams
 from rs_keras.serving.tls import TLS
 from rs_keras.serving.tls import PathLike
 
-# A connection that has not said in this time what it wants is closed.
-_HANDSHAKE_MS = 20_000
 _GRPC_OPTIONS = (
-    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
     # A Python server would refuse messages above 4 MB; TF Serving does not.
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     # Otherwise a second server could share the port, and requests would be
     # split between the two.
@@ -54,6 +50,8 @@ _GRPC_OPTIONS = (
 # A request holds a thread while it arrives, waits and runs. They are made when
 # they are needed.
 _THREADS = 512
+# Of a message, beside its tensors.
+_OVERHEAD = 2**20
 _QUEUE = 1024
 # The longest grace, in seconds.
 _DAY = 86_400
@@ -356,10 +354,9 @@ class EmbeddedServer:
         self._complaint = complaint
 
     def _listen(self) -> None:
-        idle = int(self._limits.idle_seconds * 1000)
         server = grpc.server(
             self._pool,
-            options=[*_GRPC_OPTIONS, ("grpc.max_connection_idle_ms", idle)],
+            options=[*_GRPC_OPTIONS, *_options_of(self._limits)],
             maximum_concurrent_rpcs=_THREADS + _QUEUE,
         )
         self._opened.enter_context(self._streams)
@@ -408,6 +405,21 @@ class EmbeddedServer:
         self._opened.close()
         self._grpc = None
         self._stopped.set()
+
+
+def _options_of(limits: Limits) -> list[tuple[str, int]]:
+    """Returns the options of gRPC that follow from limits."""
+    options = {
+        # Whole numbers take more bytes as they are sent than as tensors.
+        "max_receive_message_length": 2 * limits.max_request_bytes + _OVERHEAD,
+        # A connection that does not say in this time what it wants.
+        "server_handshake_timeout_ms": int(limits.receive_seconds * 1000),
+        "max_connection_idle_ms": int(limits.idle_seconds * 1000),
+    }
+    return [
+        (f"grpc.{name}", min(value, 2**31 - 1))
+        for name, value in options.items()
+    ]
 
 
 def _bind(server: grpc.Server, target: str, tls: TLS | None) -> int:

@@ -281,6 +281,36 @@ def test_one_client_cannot_take_all_threads(export, tmp_path):
     assert threading.active_count() <= before + 5
 
 
+def test_messages_beyond_the_limit_are_refused_unread(export):
+    limits = Limits(max_request_bytes=1_000_000)
+    with start(export, limits=limits) as server, connect(server) as wire:
+        with fails("INVALID_ARGUMENT") as caught:
+            wire.predict(x=np.zeros(300_000, np.float32))
+        assert "(`max_request_bytes`)" in caught[0].details()
+        with fails("RESOURCE_EXHAUSTED") as caught:
+            wire.predict(x=np.zeros(10**6, np.float32))
+        # The client of this library does not retry this.
+        assert "larger than max" in caught[0].details()
+        assert wire.line() == 3.0
+
+
+# What a client of HTTP/2 says first, and its empty settings.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, *bytes(5)])
+
+
+@pytest.mark.parametrize("said", [b"", b"PRI", PREFACE])
+def test_idle_connections_are_closed(export, said):
+    limits = Limits(receive_seconds=0.5, idle_seconds=0.5)
+    with start(export, limits=limits) as server:
+        host, port = server.address.split(":")
+        with socket.create_connection((host, port), 20) as connection:
+            connection.sendall(said)
+            begun = time.monotonic()
+            while connection.recv(1000):
+                pass
+            assert time.monotonic() - begun < 15
+
+
 def test_reload_is_off_unless_asked_for(export):
     with start(export) as server, connect(server) as wire:
         with fails("PERMISSION_DENIED") as caught:
