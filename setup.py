@@ -93,6 +93,7 @@ setup(
             "pytest-xdist>=3.7",
             "ruff>=0.9",
             "statsmodels>=0.14",
+            "waitress>=3,<4",
         ],
         # Whose models the tests certify where they are installed; PyTorch,
         # which is large, is tested too where it is.
@@ -101,6 +102,8 @@ setup(
             "keras-hub>=0.20",
             "onnxruntime>=1.18",
         ],
+        # The REST API of the embedded server, with its metrics.
+        "rest": ["waitress>=3,<4"],
         # `to_pandas` of certificates and logs.
         "pandas": ["pandas>=2"],
         # The peers that benchmarks/ measures against; nothing else uses them.

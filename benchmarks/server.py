@@ -1,12 +1,15 @@
 """The embedded server against the same work in process; memory over time.
 
     python benchmarks/server.py [--draws 100000] [--pairs 20]
+    python benchmarks/server.py --fair [--large 2 8]
     python benchmarks/server.py --soak
 
 The first prints what a certificate costs over loopback, and what many clients
-with short questions get. The second (some minutes) sends 10,000 requests,
-reloads a model 1,000 times and drops 2,000 connections, then prints what that
-left behind. Ratios are of medians, both sides interleaved in one run.
+with short questions get. The second prints how long a short request takes
+beside long ones, and what these lose by being cut into slices. The third (some
+minutes) sends 10,000 requests, reloads a model 1,000 times and drops 2,000
+connections, then prints what that left behind. Ratios are of medians, both
+sides interleaved in one run.
 """
 
 import argparse
@@ -34,6 +37,8 @@ from timing import table  # noqa: E402
 import rs_keras  # noqa: E402
 from rs_keras.export import export_certifier  # noqa: E402
 from rs_keras.serving import EmbeddedServer  # noqa: E402
+from rs_keras.serving.server.runtime import WHOLE  # noqa: E402
+from rs_keras.serving.server.runtime import SessionModel  # noqa: E402
 
 SIGMA = 0.5
 CLIENTS = 32
@@ -152,6 +157,119 @@ def measure(arguments):
     )
 
 
+def sample_request(image, n):
+    message = request(image, "sample")
+    for name, value in {"seed": [[1, 2]], "first": [0], "n": [n]}.items():
+        proto = tf.make_tensor_proto(np.array(value, np.int64))
+        message.inputs[name].CopyFrom(proto)
+    return message
+
+
+def latencies(server, image, seconds):
+    """Seconds of short requests, five in a second."""
+    channel, stub = connect(server)
+    message = request(image, "predict")
+    taken = []
+    with channel:
+        stub.Predict(message)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            begun = time.perf_counter()
+            stub.Predict(message)
+            taken.append(time.perf_counter() - begun)
+            time.sleep(max(0.0, 0.2 - taken[-1]))
+    return taken
+
+
+def beside(server, image, large, seconds):
+    """As `latencies`, beside so many requests of a million draws."""
+    channel, stub = connect(server)
+    with channel:
+        calls = [
+            stub.Predict.future(sample_request(image, 10**6), timeout=600)
+            for _ in range(large)
+        ]
+        time.sleep(1.0)
+        taken = latencies(server, image, seconds)
+        for call in calls:
+            call.cancel()
+    time.sleep(0.5)
+    return taken
+
+
+def whole(model, image, n):
+    """A request as the session runs it uncut."""
+    inputs = {
+        "images": image,
+        "seed": np.array([[1, 2]]),
+        "first": np.array([0]),
+        "n": np.array([n]),
+    }
+    return lambda: model.call("sample", inputs, ["counts"], kind=WHOLE)
+
+
+def two_at_once(run):
+    """Runs a function in two threads, to the end."""
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def fair(arguments):
+    """Prints what long requests do to short ones, and slices to long ones."""
+    certifier = rs_keras.Certifier(rs_keras.models.lenet(), sigma=SIGMA)
+    image = np.random.default_rng(0).uniform(size=[1, 28, 28, 1])
+    image = image.astype("float32")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        export_certifier(certifier, folder, predict_n=PREDICT_DRAWS)
+        model = SessionModel(f"{folder}/1")
+        with EmbeddedServer(folder, model_name="lenet", port=0) as server:
+            channel, stub = connect(server)
+            draws = arguments.draws
+            message = sample_request(image, draws)
+            stub.Predict(message)
+            seconds = interleaved(
+                {
+                    "whole": lambda: two_at_once(whole(model, image, draws)),
+                    "sliced": lambda: two_at_once(
+                        lambda: stub.Predict(message)
+                    ),
+                },
+                rounds=arguments.pairs,
+            )
+            rate = seconds["whole"] / seconds["sliced"]
+            rows.append(
+                [
+                    f"two of {draws} draws",
+                    f"{seconds['whole']:.2f} s",
+                    f"{seconds['sliced']:.2f} s",
+                    f"{rate:.3f} of the rate (at least 0.9)",
+                ]
+            )
+            idle, busy = [], {large: [] for large in arguments.large}
+            for _ in range(arguments.rounds):
+                idle += latencies(server, image, 10)
+                for large in arguments.large:
+                    busy[large] += beside(server, image, large, 10)
+            channel.close()
+        model.close()
+    p99 = np.percentile(idle, 99) * 1e3
+    for large, taken in busy.items():
+        slow = np.percentile(taken, 99) * 1e3
+        rows.append(
+            [
+                f"p99 of predict, n={PREDICT_DRAWS}, beside {large} of 10**6",
+                f"{p99:.1f} ms",
+                f"{slow:.1f} ms",
+                f"{slow / p99:.1f} times idle (at most 5)",
+            ]
+        )
+    print(table(["", "whole or idle", "sliced or beside", "ratio"], rows))
+
+
 class Arithmetic(tf.Module):
     """A model so small that all growth is the server's."""
 
@@ -182,7 +300,9 @@ def soak():
     module = Arithmetic()
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, f"{folder}/1", signatures=module.line)
-        with EmbeddedServer(folder, model_name="lenet", port=0) as server:
+        with EmbeddedServer(
+            folder, model_name="lenet", port=0, allow_reload=True
+        ) as server:
             work = {
                 "requests": (send, 10_000),
                 "dropped connections": (drop, 2_000),
@@ -252,10 +372,15 @@ def main():
     parser.add_argument("--draws", type=int, default=100_000)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--requests", type=int, default=20)
+    parser.add_argument("--fair", action="store_true")
+    parser.add_argument("--large", type=int, nargs="+", default=[2, 8])
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--soak", action="store_true")
     arguments = parser.parse_args()
     if arguments.soak:
         soak()
+    elif arguments.fair:
+        fair(arguments)
     else:
         measure(arguments)
 

@@ -23,6 +23,7 @@ from rs_keras.certification.sequential.decision import decision_tables
 from rs_keras.certification.spec import SmoothingSpec
 from rs_keras.certification.votes_to_results import decide_label
 from rs_keras.certification.votes_to_results import vote_certificate
+from rs_keras.classifiers.adapters import prepared
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.export import metadata
 from rs_keras.export import signature
@@ -32,11 +33,24 @@ from rs_keras.noise.keyed_seeds import SeedKey
 
 Outputs = dict[str, tf.Tensor]
 
+# The first bytes of a PNG file.
+_PNG = b"\x89PNG\r\n\x1a\n"
+
 
 def signatures_of(settings: Settings) -> dict[str, signature.Signature]:
-    """Returns the signatures that an export with these settings has."""
+    """Returns the signatures that an export with these settings offers."""
     extra = signature.BYTES_SIGNATURES if settings.image_bytes else {}
     return {**signature.SIGNATURES, **extra}
+
+
+def internal_signatures_of(
+    settings: Settings,
+) -> dict[str, signature.Signature]:
+    """Returns those that are for servers alone."""
+    internal = dict(signature.INTERNAL_SIGNATURES)
+    if not settings.image_bytes:
+        del internal[signature.PREPARE_BYTES]
+    return internal
 
 
 def smoothing_of(sampler: Sampler) -> SmoothingSpec:
@@ -85,9 +99,13 @@ class CertifierGraph:
 
     def concrete_functions(self) -> dict[str, ConcreteFunction]:
         """Returns a traced function for each signature."""
+        signatures = {
+            **signatures_of(self.settings),
+            **internal_signatures_of(self.settings),
+        }
         return {
             name: self._traced(getattr(self, name), fields)
-            for name, fields in signatures_of(self.settings).items()
+            for name, fields in signatures.items()
         }
 
     def _traced(
@@ -216,10 +234,10 @@ class CertifierGraph:
         self, images: tf.Tensor, seed: tf.Tensor, first: tf.Tensor, n: tf.Tensor
     ) -> Outputs:
         """Votes of draws first .. first+n-1; any split adds up."""
-        addressed = first >= 0
+        n = self._draws(self._accepts(images), n)
         draws = addressed_draws(self.sampler.image_shape)
-        addressed &= first <= draws - self.settings.max_n
-        n = self._draws(self._accepts(images) & addressed, n)
+        addressed = (first >= 0) & (first <= draws - n)
+        n = self._draws(addressed, n)
         return {"counts": self.count(images, seed, first, n), "n": n}
 
     def bound(
@@ -241,6 +259,25 @@ class CertifierGraph:
         """The metadata of this export, once for each row."""
         text = tf.constant(self.metadata_json)
         return {"metadata_json": tf.fill(tf.shape(query), text)}
+
+    def logits(self, images: tf.Tensor) -> Outputs:
+        """The base network on these very pixels, without noise.
+
+        Its votes under `Sampler.noisy` are those of `sample`. A network that
+        computes in float64 is rounded here.
+        """
+        logits = prepared(self.sampler.logits)(images)
+        return {"logits": tf.cast(logits, tf.float32)}
+
+    def prepare(self, images: tf.Tensor) -> Outputs:
+        """What `predict`, `certify` and `decide` fix before the first draw."""
+        seed = self._new_seeds(images)
+        accepted = self._accepts(images)
+        return dict(images=images, accepted=accepted, seed=seed)
+
+    def prepare_bytes(self, image_bytes: tf.Tensor) -> Outputs:
+        """As `prepare`, on image files."""
+        return self.prepare(self._decoded(image_bytes))
 
     def predict_bytes(self, image_bytes: tf.Tensor) -> Outputs:
         """As `predict`, on image files."""
@@ -273,27 +310,55 @@ class CertifierGraph:
         return make(images, self.sampler.noise)
 
     def _decoded(self, image_bytes: tf.Tensor) -> tf.Tensor:
-        """Image files as float32 [B, H, W, C]; an empty string as no image."""
-        shape = list(self.sampler.image_shape)
-        # A lookup table: an optimiser may turn a division into a product.
-        levels = tf.constant(np.arange(256, dtype=np.float32) / np.float32(255))
+        """Image files as float32 [B, H, W, C]; NaN for what is no image.
 
-        def decoded(file: tf.Tensor) -> tf.Tensor:
-            pixels = tf.io.decode_image(
-                file, channels=shape[-1], expand_animations=False
-            )
-            pixels = tf.gather(levels, tf.cast(pixels, tf.int32))
-            return tf.ensure_shape(pixels, shape)
+        Such a file must not fail the request, beside whose rows a server may
+        have put those of others: an error of an operation would. Those of a
+        data set's elements can be ignored.
+        """
+        shape = list(self.sampler.image_shape)
+        no_image = tf.fill(shape, np.float32(np.nan))
 
         def decoded_or_nan(file: tf.Tensor) -> tf.Tensor:
-            return tf.cond(
-                tf.strings.length(file) > 0,
-                lambda: decoded(file),
-                lambda: tf.fill(shape, np.float32(np.nan)),
-            )
+            files = tf.data.Dataset.from_tensors(file)
+            images = files.map(lambda file: decoded_image(file, shape))
+            images = images.ignore_errors(log_warning=False)
+            return images.reduce(no_image, lambda _, image: image)
 
         spec = tf.TensorSpec(shape, tf.float32)
         return tf.map_fn(decoded_or_nan, image_bytes, fn_output_signature=spec)
+
+
+def decoded_image(file: tf.Tensor, shape: list[int]) -> tf.Tensor:
+    """Decodes a PNG or JPEG file to float32 [H, W, C] in [0, 1].
+
+    The size that the file claims is checked first: a few bytes can claim any.
+
+    Args:
+        file: Its bytes, a scalar.
+        shape: [H, W, C].
+    """
+    size = tf.cond(
+        tf.strings.substr(file, 0, len(_PNG)) == _PNG,
+        # Width and height, big-endian, of the first chunk.
+        lambda: tf.io.decode_raw(
+            tf.strings.substr(file, 16, 8), tf.int32, little_endian=False
+        )[::-1],
+        lambda: tf.image.extract_jpeg_shape(file)[:2],
+    )
+    wanted = tf.raw_ops.Assert(
+        condition=tf.reduce_all(tf.equal(size, shape[:2])),
+        data=["the size of an image file is", size],
+    )
+    with tf.control_dependencies([wanted]):
+        file = tf.identity(file)
+    pixels = tf.io.decode_image(
+        file, channels=shape[-1], expand_animations=False
+    )
+    # A lookup table: an optimiser may turn a division into a product.
+    levels = tf.constant(np.arange(256, dtype=np.float32) / np.float32(255))
+    pixels = tf.gather(levels, tf.cast(pixels, tf.int32))
+    return tf.ensure_shape(pixels, shape)
 
 
 def _same_rows(inputs: list[tf.Tensor]) -> list[tf.Operation]:

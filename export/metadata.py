@@ -15,8 +15,9 @@ FILE = "assets.extra/rs_keras.json"
 # Incremented when a field or an output of a signature changes its meaning.
 FORMAT = 3
 
-# These fields do not affect what is certified.
-NOT_COMPARED = ("library", "tensorflow", "guarantee")
+# These fields do not affect what is certified. (`limits` is of the embedded
+# server that answers, not of the export.)
+NOT_COMPARED = ("library", "tensorflow", "guarantee", "limits")
 
 _SECRET = (
     "The seeds that the server makes rest on a secret in the files of this "

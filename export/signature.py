@@ -26,6 +26,9 @@ DECIDE = "decide"
 SAMPLE = "sample"
 BOUND = "bound"
 DESCRIBE = "describe"
+LOGITS = "logits"
+PREPARE = "prepare"
+PREPARE_BYTES = "prepare_bytes"
 PREDICT_BYTES = "predict_bytes"
 CERTIFY_BYTES = "certify_bytes"
 
@@ -115,6 +118,10 @@ def _read_signatures() -> dict[str, Signature]:
 
 _ALL = _read_signatures()
 
+# Internal: for a server that cuts long requests into short ones.
+INTERNAL_SIGNATURES: Mapping[str, Signature] = MappingProxyType(
+    {name: _ALL.pop(name) for name in (PREPARE, PREPARE_BYTES)}
+)
 # Optional: only in exports with `image_bytes`.
 BYTES_SIGNATURES: Mapping[str, Signature] = MappingProxyType(
     {name: _ALL.pop(name) for name in (PREDICT_BYTES, CERTIFY_BYTES)}

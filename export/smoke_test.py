@@ -55,11 +55,14 @@ def smoke_requests(sampler: Sampler, settings: Settings) -> dict[str, Arrays]:
         signature.SAMPLE: {**drawn, "first": np.array([0])},
         signature.BOUND: {**votes, "alpha": alpha},
         signature.DESCRIBE: {"query": np.array([0])},
+        signature.LOGITS: {"images": image},
+        signature.PREPARE: {"images": no_image},
     }
     if settings.image_bytes:
         no_file = {"image_bytes": np.array([b""], object)}
         requests[signature.PREDICT_BYTES] = no_file
         requests[signature.CERTIFY_BYTES] = no_file
+        requests[signature.PREPARE_BYTES] = no_file
     return requests
 
 

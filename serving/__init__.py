@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rs_keras.serving.server.embedded_server import (
         EmbeddedServer as EmbeddedServer,
     )
+    from rs_keras.serving.server.scheduling.limits import Limits as Limits
     from rs_keras.serving.tls import TLS as TLS
     from rs_keras.serving.tls import ClientTLS as ClientTLS
 

@@ -16,6 +16,9 @@ _MOST_DIMENSIONS = 254
 # sent in full is larger: a protocol buffer ends at 2 GiB.
 _MOST_BYTES = 2**31 - 1
 
+# What an empty string takes in a tensor.
+_STRING_BYTES = 24
+
 _FIELDS = {
     tf.as_dtype(name): field
     for field, names in {
@@ -72,6 +75,50 @@ def decode(proto: Any) -> np.ndarray:
     else:
         flat = _from_field(getattr(proto, field), dtype, size)
     return flat.reshape(shape)
+
+
+def claimed_bytes(proto: Any) -> int:
+    """Returns the bytes that a tensor would take, without decoding it.
+
+    0 for one that cannot be decoded.
+
+    Args:
+        proto: A `TensorProto`, whose last value stands for all that are
+            missing.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from rs_keras.serving.tensors import claimed_bytes
+    >>> proto = tf.make_tensor_proto(1.0, shape=[170_000, 28, 28, 1])
+    >>> proto.ByteSize() < 54, claimed_bytes(proto)
+    (True, 533120000)
+    """
+    if proto.dtype not in _FIELDS_BY_ENUM:
+        return 0
+    dtype, _ = _FIELDS_BY_ENUM[proto.dtype]
+    size = 1
+    for dim in proto.tensor_shape.dim:
+        size *= max(0, dim.size)
+    if dtype != tf.string:
+        return size * int(dtype.size)
+    values = proto.string_val
+    missing = max(0, size - len(values)) * (len(values[-1]) if values else 0)
+    sent = len(proto.tensor_content) + sum(map(len, values))
+    return size * _STRING_BYTES + missing + sent
+
+
+def enum_of(array: np.ndarray) -> int:
+    """Returns the number of an array's type in a `TensorProto`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from rs_keras.serving.tensors import enum_of
+    >>> enum_of(np.zeros(1, np.float32))
+    1
+    """
+    return int(tf.as_dtype(array.dtype).as_datatype_enum)
 
 
 def encode(array: np.ndarray, proto: Any) -> None:

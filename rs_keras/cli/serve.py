@@ -1,6 +1,7 @@
 """`rs-keras serve`: an export over gRPC."""
 
 import argparse
+import dataclasses
 import logging
 import os
 import shutil
@@ -55,7 +56,9 @@ def _run_embedded(args: argparse.Namespace) -> int:
             config_poll_seconds=args.config_poll_seconds,
             max_concurrency=args.max_concurrency,
             tls=_tls(args),
-            metrics_port=args.metrics_port,
+            limits=_limits(args),
+            rest_port=args.rest_port,
+            allow_reload=args.allow_reload,
             allow_unavailable_labels=args.allow_unavailable_labels,
         ).start()
         try:
@@ -131,9 +134,19 @@ def _binary_flags(args: argparse.Namespace) -> list[str]:
             f"`--port` must be a number for {_BINARY}. "
             f"Received: {args.port}; add --embedded for any free port."
         )
+    for field in dataclasses.fields(serving.Limits):
+        if getattr(args, field.name) is not None:
+            flag = f"--{field.name.replace('_', '-')}"
+            raise ValueError(
+                f"`{flag}` is a limit of the embedded server; add --embedded "
+                f"to use it. Received: {getattr(args, field.name)}"
+            )
+    # A long request holds up to two threads until it ends.
+    requests = args.max_concurrency or 4 * (os.cpu_count() or 1)
     flags = [
         f"--port={args.port}",
         "--enable_grpc_healthcheck_service=true",
+        f"--tensorflow_inter_op_parallelism={2 * requests}",
         f"--file_system_poll_wait_seconds={round(args.poll_seconds)}",
         *_model_flags(args),
     ]
@@ -146,10 +159,10 @@ def _binary_flags(args: argparse.Namespace) -> list[str]:
     tls = _tls(args)
     if tls is not None:
         flags.append(f"--ssl_config_file={_saved('ssl', tls.text_proto())}")
-    if args.metrics_port:
+    if args.rest_port:
         monitoring = f'prometheus_config {{ enable: true, path: "{PATH}" }}\n'
         flags += [
-            f"--rest_api_port={args.metrics_port}",
+            f"--rest_api_port={args.rest_port}",
             f"--monitoring_config_file={_saved('monitoring', monitoring)}",
         ]
     return flags
@@ -222,6 +235,14 @@ def _labels(pairs: Sequence[str]) -> dict[str, int]:
             )
         labels[label] = int(version)
     return labels
+
+
+def _limits(args: argparse.Namespace) -> "serving.Limits":
+    given = {
+        field.name: getattr(args, field.name)
+        for field in dataclasses.fields(serving.Limits)
+    }
+    return serving.Limits(**{k: v for k, v in given.items() if v is not None})
 
 
 def _tls(args: argparse.Namespace) -> "serving.TLS | None":

@@ -1,4 +1,4 @@
-"""TF Serving's gRPC API in this process, for laptops, notebooks and tests."""
+"""TF Serving's APIs in this process, for laptops, notebooks and tests."""
 
 import logging
 import os
@@ -15,9 +15,6 @@ from typing import Self
 import grpc
 from grpc_health.v1 import health
 from grpc_health.v1 import health_pb2
-from grpc_health.v1 import health_pb2_grpc
-from tensorflow_serving.apis import model_service_pb2_grpc
-from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from rs_keras._checks import check_count
 from rs_keras._checks import check_not_negative
@@ -26,18 +23,22 @@ from rs_keras.serving.event_log import event
 from rs_keras.serving.server import addresses
 from rs_keras.serving.server import model_config
 from rs_keras.serving.server.grpc_errors import StatusError
+from rs_keras.serving.server.handlers import Handlers
 from rs_keras.serving.server.manager import ModelManager
+from rs_keras.serving.server.metrics import FULLNESS
 from rs_keras.serving.server.metrics import Metrics
-from rs_keras.serving.server.metrics import MetricsEndpoint
 from rs_keras.serving.server.model_config import Versions
-from rs_keras.serving.server.services import ModelService
-from rs_keras.serving.server.services import PredictionService
+from rs_keras.serving.server.rest.app import RESTApp
+from rs_keras.serving.server.rest.endpoint import Endpoint
+from rs_keras.serving.server.scheduling.limits import Limits
+from rs_keras.serving.server.scheduling.scheduler import Scheduler
+from rs_keras.serving.server.services import generic_handlers
+from rs_keras.serving.server.streams import Streams
 from rs_keras.serving.tls import TLS
 from rs_keras.serving.tls import PathLike
 
 _GRPC_OPTIONS = (
     # A Python server would refuse messages above 4 MB; TF Serving does not.
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     # Otherwise a second server could share the port, and requests would be
     # split between the two.
@@ -46,9 +47,11 @@ _GRPC_OPTIONS = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
-# A request holds a thread while it arrives, however slowly. These are for
-# the ones that wait, ask for a state or are turned away.
-_SPARE_THREADS = 256
+# A request holds a thread while it arrives, waits and runs. They are made when
+# they are needed.
+_THREADS = 512
+# Of a message, beside its tensors.
+_OVERHEAD = 2**20
 _QUEUE = 1024
 # The longest grace, in seconds.
 _DAY = 86_400
@@ -58,13 +61,13 @@ _HEALTH_NAMES = ("", "ModelService", "PredictionService")
 
 @dataclass(eq=False, repr=False)
 class EmbeddedServer:
-    """Serves SavedModels over gRPC as tensorflow_model_server does.
+    """Serves SavedModels over gRPC and REST as tensorflow_model_server does.
 
     Requests, answers, errors and their order are TF Serving's, on the same
     session runtime. It is one Python process; tensorflow_model_server, which
     takes the same exports and clients, is for more than one machine.
 
-    Not offered: REST, Classify, Regress, MultiInference, batching. A model
+    Not offered: Classify, Regress, MultiInference, batching. A model
     with `jit_compile=True` runs here and not in a default
     tensorflow_model_server.
 
@@ -82,10 +85,18 @@ class EmbeddedServer:
         labels: Versions by label, such as `{"stable": 1}`.
         poll_seconds: How often to look for new versions; 0 never.
         config_poll_seconds: How often to read `config_file` again; 0 never.
-        max_concurrency: Predict requests at a time, by default 4 for each
-            core; one more gets RESOURCE_EXHAUSTED.
+        limits: What one request and one client may ask; `Limits()` when None.
+        max_concurrency: Requests at a time to models that are no exports of
+            rs-keras, by default 4 for each core; one more gets
+            RESOURCE_EXHAUSTED. Requests to certifiers are admitted by their
+            cost, see `Limits`.
+        allow_reload: Whether clients may change what is served
+            (HandleReloadConfigRequest). There is no authentication: then
+            whoever reaches the port may.
         tls: A `TLS`, for encrypted connections.
-        metrics_port: Where Prometheus finds the metrics; 0 for any free port.
+        rest_port: Of the REST API, where Prometheus finds the metrics, too; 0
+            for any free port. It needs waitress (`rs-keras[rest]`), and is
+            in the clear: `tls` is of gRPC.
         warmup: Whether to run an export's warm-up requests.
         allow_unavailable_labels: Whether a config file may label a version
             before it serves (`--allow_version_labels_for_unavailable_models`).
@@ -116,9 +127,11 @@ class EmbeddedServer:
     Or, where it should go on serving:
 
     >>> server = EmbeddedServer(
-    ...     folder, model_name="half", port=0, metrics_port=0).start()
-    >>> server.metrics_address.startswith("127.0.0.1:")
-    True
+    ...     folder, model_name="half", port=0, rest_port=0).start()
+    >>> from urllib.request import urlopen
+    >>> url = f"http://{server.rest_address}/v1/models/half:predict"
+    >>> urlopen(url, b'{"instances": [3.0]}').read()
+    b'{"predictions": [1.5]}'
     >>> server.wait(timeout=0.1)  # has it stopped?
     False
     >>> server.stop()
@@ -137,9 +150,11 @@ class EmbeddedServer:
     labels: Mapping[str, int] | None = None
     poll_seconds: float = 1.0
     config_poll_seconds: float = 0.0
+    limits: Limits | None = None
     max_concurrency: int | None = None
+    allow_reload: bool = False
     tls: TLS | None = None
-    metrics_port: int | None = None
+    rest_port: int | None = None
     warmup: bool = True
     allow_unavailable_labels: bool = False
     load_retries: int = 5
@@ -154,7 +169,6 @@ class EmbeddedServer:
             self._config = model_config.single(
                 folder, self.model_name, self.versions, self.labels
             )
-        self._concurrency = self.max_concurrency or 4 * (os.cpu_count() or 1)
         self._socket_path = addresses.checked_socket(self.unix_socket)
         self._metrics = Metrics()
         self._manager = ModelManager(
@@ -169,13 +183,21 @@ class EmbeddedServer:
         self._complaint = ""
         self._bound_port: int | None = None
         self._grpc: grpc.Server | None = None
-        self._pool = ThreadPoolExecutor(
-            self._concurrency + _SPARE_THREADS, "request"
+        self._pool = ThreadPoolExecutor(_THREADS, "request")
+        concurrency = self.max_concurrency or 4 * (os.cpu_count() or 1)
+        self._limits = self.limits or Limits()
+        self._scheduler = Scheduler(self._limits, concurrency)
+        self._metrics.gauge(FULLNESS, lambda: self._scheduler.fullness)
+        self._streams = Streams(
+            self._limits.max_streams, self._limits.receive_seconds
         )
-        self._endpoint: MetricsEndpoint | None = None
+        self._handlers = Handlers(
+            self._manager, self._metrics, self._scheduler, self.allow_reload
+        )
+        self._endpoint: Endpoint | None = None
         self._stopping = threading.Event()
         self._pollers: list[threading.Thread] = []
-        # The metrics endpoint and the socket's file, while there are any.
+        # The REST endpoint and the socket's file, while there are any.
         self._opened = ExitStack()
 
     def _check(self) -> None:
@@ -190,7 +212,7 @@ class EmbeddedServer:
                 "`port` may be None only with a `unix_socket`. "
                 "Received: port=None, unix_socket=None"
             )
-        for name in ("port", "metrics_port"):
+        for name in ("port", "rest_port"):
             if getattr(self, name) is not None:
                 addresses.check_port(name, getattr(self, name))
         check_not_negative("poll_seconds", self.poll_seconds)
@@ -212,8 +234,8 @@ class EmbeddedServer:
         return addresses.reachable(self.host, self._bound_port)
 
     @property
-    def metrics_address(self) -> str | None:
-        """`host:port` of the metrics, if they are offered."""
+    def rest_address(self) -> str | None:
+        """`host:port` of the REST API, if it is offered."""
         if self._endpoint is None:
             return None
         return addresses.reachable(self.host, self._endpoint.port)
@@ -235,7 +257,7 @@ class EmbeddedServer:
         with self._lock:
             if self._grpc is not None or self._stopped.is_set():
                 raise RuntimeError("The server was started before.")
-            for port in (self.port, self.metrics_port):
+            for port in (self.port, self.rest_port):
                 if port:
                     addresses.require_free(self.host, port)
             if self._socket_path is not None:
@@ -334,9 +356,10 @@ class EmbeddedServer:
     def _listen(self) -> None:
         server = grpc.server(
             self._pool,
-            options=_GRPC_OPTIONS,
-            maximum_concurrent_rpcs=self._concurrency + _QUEUE,
+            options=[*_GRPC_OPTIONS, *_options_of(self._limits)],
+            maximum_concurrent_rpcs=_THREADS + _QUEUE,
         )
+        self._opened.enter_context(self._streams)
         self._add_services(server)
         if self.port is not None:
             target = addresses.join(self.host, self.port)
@@ -346,32 +369,31 @@ class EmbeddedServer:
             _bind(server, f"unix:{self._socket_path}", None)
             unlink = Path(self._socket_path).unlink
             self._opened.callback(unlink, missing_ok=True)
-        if self.metrics_port is not None:
+        if self.rest_port is not None:
+            app = RESTApp(self._handlers, self._streams)
             self._endpoint = self._opened.enter_context(
-                MetricsEndpoint(self._metrics, self.host, self.metrics_port)
+                Endpoint(app, self.host, self.rest_port, self._limits)
             )
         server.start()
         self._grpc = server
 
     def _add_services(self, server: grpc.Server) -> None:
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-            PredictionService(self._manager, self._metrics, self._concurrency),
-            server,
-        )
-        model_service_pb2_grpc.add_ModelServiceServicer_to_server(
-            ModelService(self._manager, self._metrics), server
-        )
         self._health = health.HealthServicer()
         for name in _HEALTH_NAMES:
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server.add_generic_rpc_handlers(
+            generic_handlers(self._handlers, self._streams, self._health)
+        )
 
     def _shut(self, grace: float | None) -> None:
         ended = None
+        # gRPC takes None for 0.
+        seconds = _DAY if grace is None else min(grace, _DAY)
         if self._grpc is not None:
             self._health.enter_graceful_shutdown()
-            # gRPC takes None for 0.
-            ended = self._grpc.stop(_DAY if grace is None else min(grace, _DAY))
+            ended = self._grpc.stop(seconds)
+        if self._endpoint is not None:
+            self._endpoint.finish(seconds)
         self._stopping.set()
         for poller in self._pollers:
             poller.join()
@@ -383,6 +405,21 @@ class EmbeddedServer:
         self._opened.close()
         self._grpc = None
         self._stopped.set()
+
+
+def _options_of(limits: Limits) -> list[tuple[str, int]]:
+    """Returns the options of gRPC that follow from limits."""
+    options = {
+        # Whole numbers take more bytes as they are sent than as tensors.
+        "max_receive_message_length": 2 * limits.max_request_bytes + _OVERHEAD,
+        # A connection that does not say in this time what it wants.
+        "server_handshake_timeout_ms": int(limits.receive_seconds * 1000),
+        "max_connection_idle_ms": int(limits.idle_seconds * 1000),
+    }
+    return [
+        (f"grpc.{name}", min(value, 2**31 - 1))
+        for name, value in options.items()
+    ]
 
 
 def _bind(server: grpc.Server, target: str, tls: TLS | None) -> int:

@@ -1,6 +1,8 @@
 """Loads, lends and unloads the models of a server."""
 
 import logging
+import os
+import stat
 import threading
 import time
 from collections.abc import Iterable
@@ -16,6 +18,7 @@ from rs_keras.serving.server.grpc_errors import StatusError
 from rs_keras.serving.server.grpc_errors import invalid
 from rs_keras.serving.server.metrics import Metrics
 from rs_keras.serving.server.runtime import SessionModel
+from rs_keras.serving.server.scheduling.worker import Worker
 from rs_keras.serving.server.versions import State
 from rs_keras.serving.server.versions import Version
 from rs_keras.serving.server.versions import wanted_versions
@@ -87,14 +90,14 @@ class ModelManager:
                 self._refresh(model, self.load_retries)
 
     @contextmanager
-    def use(self, spec: Any) -> Iterator[tuple[int, SessionModel]]:
+    def use(self, spec: Any) -> Iterator[tuple[int, Worker]]:
         """Lends the version a `ModelSpec` means, for one request.
 
         Args:
             spec: Name, and a version, a label or neither (the latest).
 
         Yields:
-            Its number and its model, which stays loaded until the block ends.
+            Its number and its worker, loaded until the block ends.
 
         Raises:
             StatusError: INVALID_ARGUMENT without a name or for an unknown
@@ -104,7 +107,7 @@ class ModelManager:
             version = self._resolve(spec)
             version.users += 1
         try:
-            yield version.number, version.model
+            yield version.number, version.worker
         finally:
             with self._lock:
                 version.users -= 1
@@ -134,7 +137,7 @@ class ModelManager:
             # Under the lock, so that none is freed in between.
             with self._lock:
                 for version in self._loaded:
-                    version.model.cancel()
+                    version.worker.model.cancel()
 
     def _resolve(self, spec: Any) -> Version:
         if not spec.name:
@@ -241,7 +244,7 @@ class ModelManager:
         version.state = State.LOADING
         start = time.monotonic()
         try:
-            model = self._load_model(version.directory)
+            worker = Worker(self._load_model(version.directory))
         except Exception as error:
             # Whatever an export holds, the server goes on.
             if not isinstance(error, StatusError):
@@ -256,20 +259,28 @@ class ModelManager:
             _log(logging.ERROR, "version_failed", version, **fields)
             return
         with self._lock:
-            version.model = model
+            version.worker = worker
             version.error = None
             version.state = State.AVAILABLE
             self._loaded.add(version)
         seconds = round(time.monotonic() - start, 3)
         _log(logging.INFO, "version_available", version, seconds=seconds)
+        if worker.export is not None and _others_read(version.directory):
+            _log(
+                logging.WARNING,
+                "secret_readable",
+                version,
+                advice="every user of this machine can read the secret of its "
+                "seeds: chmod -R o= " + version.directory,
+            )
 
     def _load_model(self, directory: str) -> SessionModel:
         try:
             model = SessionModel(directory)
-        except StatusError as error:
-            self.metrics.count(names.LOAD_ATTEMPTS, directory, error.code.name)
+        except StatusError:
+            self.metrics.count(names.LOAD_ATTEMPTS, directory, names.FAILED)
             raise
-        self.metrics.count(names.LOAD_ATTEMPTS, directory, "OK")
+        self.metrics.count(names.LOAD_ATTEMPTS, directory, names.LOADED)
         start = time.monotonic()
         try:
             count = warm_up(model, directory) if self.run_warmup else 0
@@ -283,10 +294,10 @@ class ModelManager:
 
     def _free(self, version: Version) -> None:
         with self._lock:
-            model, version.model = version.model, None
+            worker, version.worker = version.worker, None
             version.state = State.END
             self._loaded.discard(version)
-        model.close()
+        worker.model.close()
 
     def _require_available(self, model_names: Iterable[str]) -> None:
         failures = []
@@ -308,6 +319,15 @@ class ModelManager:
                 f"{len(failures)} model(s) did not become available: "
                 f"{{{listed}}}",
             )
+
+
+def _others_read(directory: str) -> bool:
+    """Whether the graph of a version is open to all users, on a local disk."""
+    try:
+        mode = os.stat(os.path.join(directory, "saved_model.pb")).st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_IROTH)
 
 
 def _log(level: int, name: str, version: Version, **fields: Any) -> None:

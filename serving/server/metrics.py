@@ -1,18 +1,17 @@
-"""TF Serving's metrics in Prometheus' text format, and their HTTP endpoint.
+"""TF Serving's metrics in Prometheus' text format.
 
-Names and labels are TF Serving's, so that its dashboards and alerts work
-unchanged: `/tensorflow/serving/request_count` becomes
-`:tensorflow:serving:request_count`.
+Names, labels and their values are TF Serving's, so that its dashboards and
+alerts work unchanged: `/tensorflow/serving/request_count` becomes
+`:tensorflow:serving:request_count`. What TF Serving has no name for starts
+with `/rs_keras/`.
 """
 
 import threading
 from bisect import bisect_left
 from collections import Counter
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import accumulate
-
-from rs_keras.serving.http import HTTPHandler
-from rs_keras.serving.http import HTTPServer
 
 PATH = "/monitoring/prometheus/metrics"
 REQUEST_COUNT = "/tensorflow/serving/request_count"
@@ -20,6 +19,10 @@ REQUEST_LATENCY = "/tensorflow/serving/request_latency"
 RUNTIME_LATENCY = "/tensorflow/serving/runtime_latency"
 WARMUP_LATENCY = "/tensorflow/serving/model_warmup_latency"
 LOAD_ATTEMPTS = "/tensorflow/cc/saved_model/load_attempt_count"
+# The values of its label `status` (cc/saved_model/loader.cc).
+LOADED, FAILED = "success", "fail"
+# How full the server is: 0 (idle) to 1 (it turns requests away).
+FULLNESS = "/rs_keras/serving/fullness"
 
 _LABELS = {
     REQUEST_COUNT: ("model_name", "status"),
@@ -27,12 +30,11 @@ _LABELS = {
     RUNTIME_LATENCY: ("model_name", "API", "runtime"),
     WARMUP_LATENCY: ("model_path", "status"),
     LOAD_ATTEMPTS: ("model_path", "status"),
+    FULLNESS: (),
 }
 # Microseconds, from 10 us to 20 min, as in servables/tensorflow/util.cc.
 _LIMITS = [10 * 1.8**power for power in range(33)]
 _BOUNDS = [*(f"{limit:g}" for limit in _LIMITS), "+Inf"]
-# A client that reads slower than this loses its connection.
-_HTTP_TIMEOUT = 5
 
 
 class Metrics:
@@ -57,6 +59,7 @@ class Metrics:
         self._histograms: defaultdict = defaultdict(
             lambda: defaultdict(_Histogram)
         )
+        self._gauges: dict[str, Callable[[], float]] = {}
 
     def count(self, name: str, *labels: str) -> None:
         """Adds one to a counter."""
@@ -67,6 +70,11 @@ class Metrics:
         """Adds a duration to a histogram (of microseconds)."""
         with self._lock:
             self._histograms[name][labels].add(seconds * 1e6)
+
+    def gauge(self, name: str, value: Callable[[], float]) -> None:
+        """Adds a gauge: a number that is asked for when it is read."""
+        with self._lock:
+            self._gauges[name] = value
 
     def total(self, name: str) -> int:
         """Returns the sum of a counter over its labels; 0 if unknown."""
@@ -85,6 +93,9 @@ class Metrics:
                 lines.append(f"# TYPE {_public(name)} histogram")
                 for labels, histogram in sorted(histograms.items()):
                     lines += histogram.samples(name, labels)
+            for name, value in sorted(self._gauges.items()):
+                lines.append(f"# TYPE {_public(name)} gauge")
+                lines.append(_sample(name, (), f"{value():g}"))
         return "\n".join(lines) + "\n"
 
 
@@ -107,34 +118,6 @@ class _Histogram:
             _sample(name, labels, f"{self.sum:g}", "_sum"),
             _sample(name, labels, totals[-1], "_count"),
         ]
-
-
-class MetricsEndpoint(HTTPServer):
-    """Answers `GET /monitoring/prometheus/metrics`.
-
-    Args:
-        metrics: What it tells.
-        host: The interface to listen on.
-        port: 0 for any free one.
-
-    Raises:
-        OSError: If the port is taken.
-    """
-
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        self.metrics = metrics
-        super().__init__(host, port, _MetricsHandler)
-
-
-class _MetricsHandler(HTTPHandler):
-    server: MetricsEndpoint
-    timeout = _HTTP_TIMEOUT
-
-    def do_GET(self) -> None:
-        status, text = 404, f"Not here; see {PATH}\n"
-        if self.path.partition("?")[0] == PATH:
-            status, text = 200, self.server.metrics.text()
-        self.send(status, "text/plain; version=0.0.4", text.encode())
 
 
 def _public(name: str) -> str:

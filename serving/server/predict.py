@@ -4,7 +4,9 @@ The checks run in the order of its predict_util: signature, input names,
 tensors, output filter.
 """
 
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -23,23 +25,26 @@ class SessionCall(NamedTuple):
 
     Attributes:
         signature_name: The signature that was asked for.
-        feeds: Arrays by tensor name.
-        aliases: The names of the outputs.
-        fetches: The tensors to fetch for them.
+        inputs: Arrays by name.
+        outputs: The names of the outputs that were asked for.
     """
 
     signature_name: str
-    feeds: dict[str, np.ndarray]
-    aliases: list[str]
-    fetches: list[str]
+    inputs: dict[str, np.ndarray]
+    outputs: list[str]
 
 
-def read_request(model: SessionModel, request: Any) -> SessionCall:
+def read_request(
+    model: SessionModel,
+    request: Any,
+    limit: Callable[[list[tuple[str, Any]]], None] | None = None,
+) -> SessionCall:
     """Checks a request against the model's signature and decodes its tensors.
 
     Args:
         model: The version that will answer.
         request: The `PredictRequest`.
+        limit: Refuses names and tensors that are too large to be decoded.
 
     Raises:
         StatusError: FAILED_PRECONDITION for an unknown signature, else
@@ -52,18 +57,22 @@ def read_request(model: SessionModel, request: Any) -> SessionCall:
         )
     signature = model.signatures[name]
     _check_input_size(signature, request)
-    feeds = {
-        signature.inputs[alias].name: _decoded_input(signature, alias, request)
+    if limit is not None:
+        limit(sorted(request.inputs.items()))
+    inputs = {
+        alias: _decoded_input(signature, alias, request)
         for alias in sorted(signature.inputs)
     }
     _check_output_filter(signature, request)
-    aliases = list(request.output_filter) or sorted(signature.outputs)
-    fetches = [signature.outputs[alias].name for alias in aliases]
-    return SessionCall(name, feeds, aliases, fetches)
+    outputs = list(request.output_filter) or sorted(signature.outputs)
+    return SessionCall(name, inputs, outputs)
 
 
 def write_response(
-    model_name: str, version: int, call: SessionCall, arrays: list[np.ndarray]
+    model_name: str,
+    version: int,
+    call: SessionCall,
+    outputs: Mapping[str, np.ndarray],
 ) -> Any:
     """Packs the outputs of a run into a `PredictResponse`.
 
@@ -71,7 +80,7 @@ def write_response(
         model_name: As requested.
         version: The version that answered.
         call: What was run.
-        arrays: One for each of `call.aliases`.
+        outputs: By name; those of `call.outputs` are sent.
 
     Raises:
         StatusError: UNIMPLEMENTED for an output type that cannot be sent.
@@ -80,9 +89,9 @@ def write_response(
     response.model_spec.name = model_name
     response.model_spec.signature_name = call.signature_name
     response.model_spec.version.value = version
-    for alias, array in zip(call.aliases, arrays, strict=True):
+    for alias in call.outputs:
         try:
-            tensors.encode(array, response.outputs[alias])
+            tensors.encode(outputs[alias], response.outputs[alias])
         except (TypeError, ValueError) as error:
             raise StatusError(
                 "UNIMPLEMENTED", f"output {alias}: {error}"

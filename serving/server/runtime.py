@@ -9,6 +9,7 @@ codes, messages and the cancelling of a loop at its deadline are the same.
 call below it is TensorFlow's private API (`rs_keras._compat`).
 """
 
+import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,13 @@ from rs_keras import _compat
 from rs_keras.serving.server.grpc_errors import StatusError
 from rs_keras.serving.server.grpc_errors import from_tensorflow
 from rs_keras.serving.server.grpc_errors import invalid
+
+# What a run is, which gives it its threads and its priority: a short request
+# to a certifier, a slice of a long one, or a run of a model of which the server
+# knows nothing, whose loops must not keep the others waiting.
+SHORT, SLICES, WHOLE = range(3)
+
+_POOL_OF_WHOLE = 1
 
 _TAG = "serve"
 _INIT_SIGNATURE = "__saved_model_init_op"
@@ -43,7 +51,9 @@ class SessionModel:
         meta_graph = _read_meta_graph(directory)
         self.signatures = dict(meta_graph.signature_def)
         self._graph = tf.Graph()
-        self._session = tf.compat.v1.Session(graph=self._graph)
+        self._session = tf.compat.v1.Session(
+            graph=self._graph, config=_config()
+        )
         try:
             with self._graph.as_default():
                 tf.import_graph_def(meta_graph.graph_def, name="")
@@ -59,11 +69,43 @@ class SessionModel:
                 raise invalid(str(error)) from error
             raise
 
+    def call(
+        self,
+        name: str,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Sequence[str],
+        timeout: float | None = None,
+        kind: int = SHORT,
+    ) -> list[np.ndarray]:
+        """Runs a signature.
+
+        Args:
+            name: The signature.
+            inputs: By name.
+            outputs: The names of the outputs wanted.
+            timeout: As of `run`.
+            kind: As of `run`.
+
+        Returns:
+            One array for each output.
+
+        Raises:
+            StatusError: As of `run`.
+        """
+        signature = self.signatures[name]
+        feeds = {
+            signature.inputs[alias].name: inputs[alias]
+            for alias in sorted(signature.inputs)
+        }
+        fetches = [signature.outputs[alias].name for alias in outputs]
+        return self.run(feeds, fetches, timeout, kind)
+
     def run(
         self,
         feeds: Mapping[str, np.ndarray],
         fetches: Sequence[str],
         timeout: float | None = None,
+        kind: int = WHOLE,
     ) -> list[np.ndarray]:
         """Computes `fetches`, as `Session::Run` in C++ does.
 
@@ -72,6 +114,7 @@ class SessionModel:
             fetches: Names of tensors; a bare operation means its output 0.
             timeout: Seconds after which running loops are stopped; `None`
                 never.
+            kind: SHORT, SLICES or WHOLE.
 
         Returns:
             One array for each fetch.
@@ -82,6 +125,13 @@ class SessionModel:
         # 0 means no limit.
         milliseconds = 0 if timeout is None else max(1, int(timeout * 1000))
         options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
+        if kind == WHOLE:
+            options.inter_op_thread_pool = _POOL_OF_WHOLE
+        else:
+            # Of two runs on these threads, the short one is served first.
+            options.experimental.use_run_handler_pool = True
+            priority = options.experimental.run_handler_pool_options
+            priority.priority = int(kind == SHORT)
         try:
             outputs = _compat.run_session(
                 self._session, feeds, fetches, options
@@ -127,6 +177,20 @@ class SessionModel:
             self._session.run(
                 self._graph.get_operation_by_name(initializer), feeds
             )
+
+
+def _config() -> Any:
+    """Returns a configuration of a session, with its sets of threads."""
+    config = tf.compat.v1.ConfigProto()
+    cores = os.cpu_count() or 1
+    # The first set is that of runs with a priority. A slice holds up to two of
+    # them, and short requests must find one.
+    for name, threads in (("certifiers", 2 * cores + 1), ("whole", 4 * cores)):
+        pool = config.session_inter_op_thread_pool.add()
+        pool.num_threads = threads
+        # One set for all models of the process.
+        pool.global_name = f"rs_keras_{name}"
+    return config
 
 
 def _read_meta_graph(directory: str) -> Any:

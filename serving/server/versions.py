@@ -25,7 +25,7 @@ class Version:
         directory: Where its SavedModel lies.
         state: One of `State`.
         error: Why it could not be loaded.
-        model: The `SessionModel` that runs it, while it is loaded.
+        worker: The `Worker` with its model, while it is loaded.
         users: Requests that hold it; it is freed when the last one leaves.
         wanted: Whether the version policy still asks for it.
         attempts: Failed loads so far.
@@ -37,7 +37,7 @@ class Version:
     directory: str
     state: int = State.START
     error: StatusError | None = None
-    model: Any = None
+    worker: Any = None
     users: int = 0
     wanted: bool = True
     attempts: int = 0

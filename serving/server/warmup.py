@@ -85,5 +85,5 @@ def _run(model: SessionModel, record: bytes, path: str) -> int:
             "UNIMPLEMENTED", f"Unsupported log_type for warmup: {number}"
         )
     call = read_request(model, log.predict_log.request)
-    model.run(call.feeds, call.fetches)
+    model.call(call.signature_name, call.inputs, call.outputs)
     return 1

@@ -200,7 +200,7 @@ def test_binary_takes_over_the_process(export, tmp_path):
     path.chmod(0o755)
     with serve(export, path=str(tmp_path)) as (process, _, line):
         assert line.startswith(f"Serving with {path}: TF Serving itself")
-        assert "was run with 5" in process.stdout.read()
+        assert "was run with 6" in process.stdout.read()
         assert process.wait(30) == 0
 
 
@@ -208,6 +208,8 @@ def test_flags_of_the_binary(binary, export, capsys):
     assert flags_for(binary, export) == {
         "port": "8500",
         "enable_grpc_healthcheck_service": "true",
+        # Twice the threads that TF Serving has for requests.
+        "tensorflow_inter_op_parallelism": str(8 * os.cpu_count()),
         "file_system_poll_wait_seconds": "1",
         "model_name": "mnist",
         "model_base_path": str(export),
@@ -225,11 +227,12 @@ def test_more_flags_of_the_binary(binary, export, tmp_path):
         "--label=stable=1",
         f"--unix-socket={tmp_path}/s",
         "--max-concurrency=3",
-        "--metrics-port=8501",
+        "--rest-port=8501",
     )
     assert flags["port"] == "9000"
     assert flags["grpc_socket_path"] == f"{tmp_path}/s"
     assert flags["grpc_max_threads"] == "3"
+    assert flags["tensorflow_inter_op_parallelism"] == "6"
     assert flags["rest_api_port"] == "8501"
     assert flags["allow_version_labels_for_unavailable_models"] == "true"
     config = Path(flags["model_config_file"]).read_text()
@@ -259,8 +262,9 @@ def test_config_flags_of_the_binary(binary, tmp_path):
     [
         (["--host=127.0.0.1"], "`--host` must be 0.0.0.0"),
         (["--port=0"], "`--port` must be a number"),
+        (["--max-rows=9"], "`--max-rows` is a limit of the embedded server"),
     ],
-    ids=["host", "port"],
+    ids=["host", "port", "limit"],
 )
 def test_what_the_binary_cannot_do(binary, export, capsys, arguments, message):
     assert main(["serve", str(export), *arguments]) == 2

@@ -27,6 +27,7 @@ MANIFESTS = [
     document
     for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
     for document in yaml.safe_load_all(path.read_text())
+    if document["kind"] != "Kustomization"
 ]
 BOARD = json.loads((DEPLOY / "grafana" / "certifiers.json").read_text())
 # Of tensorflow_serving/model_servers/main.cc.
@@ -40,6 +41,7 @@ FLAGS = {
     "--enable_grpc_healthcheck_service",
     "--tensorflow_intra_op_parallelism",
     "--tensorflow_inter_op_parallelism",
+    "--grpc_max_threads",
     "--ssl_config_file",
 }
 
@@ -100,8 +102,96 @@ def test_the_fleet_is_found_and_kept_up():
     assert service["spec"]["clusterIP"] == "None"
     rolling = deployment["spec"]["strategy"]["rollingUpdate"]
     assert rolling["maxUnavailable"] == 0
-    budget = manifest("PodDisruptionBudget")["spec"]["minAvailable"]
-    assert 0 < budget < deployment["spec"]["replicas"]
+    # A number that holds for every number of replicas.
+    budget = manifest("PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert "minAvailable" not in budget
+
+
+def test_the_autoscaler_is_that_of_the_deployment():
+    scaler, deployment = (
+        manifest("HorizontalPodAutoscaler")["spec"],
+        manifest("Deployment"),
+    )
+    target = scaler["scaleTargetRef"]
+    assert target["kind"] == "Deployment"
+    assert target["name"] == deployment["metadata"]["name"]
+    assert scaler["minReplicas"] <= deployment["spec"]["replicas"]
+    assert scaler["maxReplicas"] > scaler["minReplicas"]
+    (metric,) = scaler["metrics"]
+    name = metric["pods"]["metric"]["name"]
+    recorded = yaml.safe_load(
+        (DEPLOY / "prometheus" / "alerts.yaml").read_text()
+    )["groups"][0]["rules"]
+    assert name in {rule.get("record") for rule in recorded}
+
+
+def test_pods_pass_the_restricted_security_standard():
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards"""
+    pod = manifest("Deployment")["spec"]["template"]["spec"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    context = pod["securityContext"]
+    assert context["seccompProfile"]["type"] == "RuntimeDefault"
+    assert context["runAsNonRoot"] is True
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    for volume in pod["volumes"]:
+        assert set(volume) - {"name"} <= allowed
+    for container in pod["containers"]:
+        inner = container["securityContext"]
+        assert inner["allowPrivilegeEscalation"] is False
+        assert inner["runAsNonRoot"] is True and inner["runAsUser"] > 0
+        assert inner["capabilities"] == {"drop": ["ALL"]}
+        assert not inner.get("privileged")
+        assert all("hostPort" not in port for port in container["ports"])
+
+
+def patched(document, patch):
+    """JSON Patch, as far as the overlay uses it."""
+    for step in patch:
+        *path, last = step["path"].strip("/").split("/")
+        where = document
+        for key in path:
+            where = where[int(key) if isinstance(where, list) else key]
+        if last == "-":
+            where.append(step["value"])
+        else:
+            assert (last in where) == (step["op"] == "replace")
+            where[last] = step["value"]
+    return document
+
+
+def test_the_overlay_adds_tls():
+    folder = DEPLOY / "kubernetes-tls"
+    overlay = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    (base,) = overlay["resources"]
+    files = yaml.safe_load((folder / base / "kustomization.yaml").read_text())
+    for name in files["resources"]:
+        assert (folder / base / name).is_file()
+    (patch,) = overlay["patches"]
+    deployment = json.loads(json.dumps(manifest("Deployment")))
+    assert patch["target"] == {
+        "kind": "Deployment",
+        "name": deployment["metadata"]["name"],
+    }
+    steps = yaml.safe_load((folder / patch["path"]).read_text())
+    safe = patched(deployment, steps)
+    kubernetes_validate.validate(safe, "1.33", strict=True)
+    pod = safe["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--ssl_config_file=/tls/ssl.config" in container["args"]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "tls"]
+    # The group alone may read the key.
+    assert volume["secret"]["defaultMode"] == 0o440
+    assert "grpc" not in container["readinessProbe"]
 
 
 def test_every_port_is_closed_to_strangers():
@@ -161,6 +251,8 @@ def test_threads_are_as_many_as_cores():
     three = servers(DEPLOY / "compose" / "three.yaml")
     cores = three["deploy"]["resources"]["limits"]["cpus"]
     assert f"--tensorflow_intra_op_parallelism={cores}" in three["command"]
+    # Swarm's, which `docker compose` ignores.
+    assert "update_config" not in three["deploy"]
 
 
 def all_arguments():
@@ -181,6 +273,9 @@ def test_flags_are_tensorflow_model_servers(where, arguments):
     given = dict(argument.split("=", 1) for argument in arguments)
     assert given.keys() <= FLAGS
     assert given["--port"] == "8500"
+    # A request that runs long holds up to two of these threads.
+    requests = int(given["--grpc_max_threads"])
+    assert int(given["--tensorflow_inter_op_parallelism"]) >= 2 * requests
     # Batching costs certifiers more than it gives.
     assert "--enable_batching" not in given
     if where != "Deployment":
@@ -236,7 +331,8 @@ def offered():
     """The series that a server has, once it has done everything."""
     kept = metrics.Metrics()
     kept.count(metrics.REQUEST_COUNT, "m", "OK")
-    kept.count(metrics.LOAD_ATTEMPTS, "/m", "success")
+    kept.count(metrics.LOAD_ATTEMPTS, "/m", metrics.FAILED)
+    kept.gauge(metrics.FULLNESS, lambda: 0.5)
     kept.observe(metrics.REQUEST_LATENCY, 1.0, "m", "Predict", "GRPC")
     kept.observe(metrics.RUNTIME_LATENCY, 1.0, "m", "Predict", "TF1")
     series = re.findall(r"^(:[\w:]+)\{(.*?)\}", kept.text(), re.M)
@@ -250,7 +346,7 @@ def expressions():
     alerts = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
     for group in alerts["groups"]:
         for rule in group["rules"]:
-            yield rule["alert"], rule["expr"]
+            yield rule.get("alert", rule.get("record")), rule["expr"]
 
 
 @pytest.mark.parametrize(
@@ -260,11 +356,15 @@ def expressions():
 )
 def test_boards_and_alerts_ask_for_series_that_exist(expression):
     series = offered()
-    asked = re.findall(r"(:tensorflow:[\w:]+)(?:\{(.*?)\})?", expression)
-    assert asked or "up{" in expression
+    asked = re.findall(
+        r"(:(?:tensorflow|rs_keras):[\w:]+)(?:\{(.*?)\})?", expression
+    )
+    assert asked or "up{" in expression or "certifier_in_flight" in expression
     for name, labels in asked:
         assert name in series
-        assert set(re.findall(r"(\w+)=", labels)) <= series[name]
+        # `job` is of Prometheus.
+        used = set(re.findall(r"(\w+)=", labels)) - {"job"}
+        assert used <= series[name]
     assert expression.count("(") == expression.count(")")
 
 

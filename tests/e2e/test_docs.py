@@ -4,15 +4,20 @@ Blocks marked `py` need machines of the reader's: servers in this process and
 certificates made here stand in for them.
 """
 
+import json
 import os
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from kits.authority import Authority
+from PIL import Image
+from scipy import stats
 
 from rs_keras import Certifier
 from rs_keras.cli import make_parser
@@ -150,6 +155,61 @@ def test_code_for_other_machines_runs_against_these(
     if "tls" in names:
         assert names["client"].predict(names["images"], n=100).counts.any()
         names["client"].close()
+
+
+CURL = re.compile(r"^curl .+$", re.M)
+
+
+@pytest.fixture(scope="module")
+def rest_server(tmp_path_factory):
+    """A server of REST on port 8501 of the pages."""
+    pytest.importorskip("waitress")
+    folder = tmp_path_factory.mktemp("rest")
+    pixels = np.zeros((4, 4, 1), np.uint8)
+    Image.fromarray(pixels[..., 0]).save(folder / "digit.png")
+    certifier = Certifier(lambda x: x[:, 0, :2, 0], 0.5)
+    export_certifier(
+        certifier,
+        folder / "exports",
+        n=500,
+        image_bytes=True,
+        image_shape=(4, 4, 1),
+        warmup=False,
+    )
+    with EmbeddedServer(
+        folder / "exports", model_name="mnist", port=0, rest_port=0
+    ) as server:
+        yield server.rest_address, folder
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_curl_lines_get_answers(rest_server):
+    address, folder = rest_server
+    answers = []
+    for line in CURL.findall((ROOT / "docs" / "serving.md").read_text()):
+        line = line.replace("localhost:8501", address)
+        command = line.replace("curl ", "curl --silent --show-error --fail ")
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        answers.append(done.stdout)
+    states, metadata, rows, columns, bound, metrics = answers
+    assert json.loads(states)["model_version_status"][0]["state"] == "AVAILABLE"
+    described = json.loads(metadata)["metadata"]["signature_def"]
+    assert "certify_bytes" in described["signature_def"]
+    (certificate,) = json.loads(rows)["predictions"]
+    assert sum(certificate["counts"]) == certificate["n"] == 500
+    assert json.loads(columns)["outputs"]["n"] == [500]
+    (limits,) = json.loads(bound)["predictions"]
+    # Cohen et al.'s bound at nine tenths of alpha.
+    wanted = stats.beta.ppf(0.9 * 0.001, 990, 11)
+    assert limits["p_lower"] == pytest.approx(wanted, rel=1e-9)
+    assert ":tensorflow:serving:request_count" in metrics
 
 
 def test_the_readme_is_short_and_its_picture_whole():

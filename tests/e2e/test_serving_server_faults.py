@@ -31,6 +31,7 @@ from tensorflow_serving.apis import predict_pb2
 
 from rs_keras.serving import TLS
 from rs_keras.serving import EmbeddedServer
+from rs_keras.serving import Limits
 
 A_LONG_LOOP = {"signature": "spin", "n": np.int64([10**12])}
 METHODS = [
@@ -54,7 +55,9 @@ def export(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(export):
-    with EmbeddedServer(export, model_name="m", port=0) as server:
+    with EmbeddedServer(
+        export, model_name="m", port=0, allow_reload=True
+    ) as server:
         yield server
 
 
@@ -240,6 +243,106 @@ def _never(gate):
     yield from ()
 
 
+def half_open(server, count):
+    """Connections of one client with requests that never arrive in full."""
+    opened = []
+    for index in range(count):
+        if index % 50 == 0:
+            channel = grpc.insecure_channel(
+                server.address, [("grpc.use_local_subchannel_pool", 1)]
+            )
+        gate = threading.Event()
+        method = METHODS[index % len(METHODS)]
+        call = channel.stream_unary(method).future(_never(gate))
+        opened.append((channel, gate, call))
+    return opened
+
+
+def test_one_client_cannot_take_all_threads(export, tmp_path):
+    """270 half-open streams took every thread there was."""
+    limits = Limits(max_streams=100, receive_seconds=1.0)
+    before = threading.active_count()
+    with start(export, limits=limits, unix_socket=tmp_path / "s") as server:
+        opened = half_open(server, 600)
+        # Another client: the socket is not the loopback interface.
+        with connect(f"unix:{tmp_path}/s") as wire:
+            assert wire.line(timeout=5) == 3.0
+        codes = [call.code() for _, _, call in opened]
+        refused = codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED)
+        assert refused >= 100
+        # Those that were let in had a second to arrive.
+        late = codes.count(grpc.StatusCode.CANCELLED)
+        assert refused + late == 600
+        with connect(server) as wire:
+            assert wire.line(timeout=5) == 3.0
+        for channel, gate, _ in opened:
+            gate.set()
+            channel.close()
+    assert threading.active_count() <= before + 5
+
+
+def test_messages_beyond_the_limit_are_refused_unread(export):
+    limits = Limits(max_request_bytes=1_000_000)
+    with start(export, limits=limits) as server, connect(server) as wire:
+        with fails("INVALID_ARGUMENT") as caught:
+            wire.predict(x=np.zeros(300_000, np.float32))
+        assert "(`max_request_bytes`)" in caught[0].details()
+        with fails("RESOURCE_EXHAUSTED") as caught:
+            wire.predict(x=np.zeros(10**6, np.float32))
+        # The client of this library does not retry this.
+        assert "larger than max" in caught[0].details()
+        assert wire.line() == 3.0
+
+
+# What a client of HTTP/2 says first, and its empty settings.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, *bytes(5)])
+
+
+@pytest.mark.parametrize("said", [b"", b"PRI", PREFACE])
+def test_idle_connections_are_closed(export, said):
+    limits = Limits(receive_seconds=0.5, idle_seconds=0.5)
+    with start(export, limits=limits) as server:
+        host, port = server.address.split(":")
+        with socket.create_connection((host, port), 20) as connection:
+            connection.sendall(said)
+            begun = time.monotonic()
+            while connection.recv(1000):
+                pass
+            assert time.monotonic() - begun < 15
+
+
+def test_reload_is_off_unless_asked_for(export):
+    with start(export) as server, connect(server) as wire:
+        with fails("PERMISSION_DENIED") as caught:
+            wire.call("HandleReloadConfigRequest", reload_request())
+        assert "--allow-reload" in caught[0].details()
+        assert server.models == {"m": [1]}
+
+
+def test_garbage_is_one_line_of_the_log(server, caplog):
+    caplog.set_level("DEBUG")
+    with connect(server) as wire:
+        for method in METHODS[:2]:
+            with fails("INTERNAL"):
+                wire.channel.unary_unary(method)(b"\xff\xff garbage", timeout=5)
+    lines = [r for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
+    assert [line.getMessage() for line in lines] == [
+        "request_unreadable message=PredictRequest",
+        "request_unreadable message=GetModelMetadataRequest",
+    ]
+    assert not any(line.exc_info for line in lines)
+
+
+def test_health_checks_that_do_not_arrive_hold_no_thread(export):
+    limits = Limits(receive_seconds=0.5)
+    with start(export, limits=limits) as server, connect(server) as wire:
+        gate = threading.Event()
+        method = "/grpc.health.v1.Health/Check"
+        call = wire.channel.stream_unary(method).future(_never(gate))
+        assert call.code() is grpc.StatusCode.CANCELLED
+        gate.set()
+
+
 # -- stops ---------------------------------------------------------------------
 
 
@@ -286,7 +389,10 @@ def test_stop_after_the_grace_ends_what_runs(export):
 
 def test_reload_leaves_no_memory(export):
     process = psutil.Process()
-    with start(export, poll_seconds=0) as server, connect(server) as wire:
+    with (
+        start(export, poll_seconds=0, allow_reload=True) as server,
+        connect(server) as wire,
+    ):
 
         def reload(times):
             for _ in range(times):
@@ -390,9 +496,9 @@ def test_socket_beside_tls_is_in_the_clear(export, authority, tmp_path):
 
 
 def test_the_server_listens_on_all_interfaces(export):
-    with start(export, host="0.0.0.0", metrics_port=0) as server:
+    with start(export, host="0.0.0.0", rest_port=0) as server:
         assert server.address.startswith("127.0.0.1:")
-        assert server.metrics_address.startswith("127.0.0.1:")
+        assert server.rest_address.startswith("127.0.0.1:")
         with connect(server) as wire:
             assert wire.line() == 3.0
 
@@ -400,11 +506,11 @@ def test_the_server_listens_on_all_interfaces(export):
 def test_the_server_listens_on_ipv6(export):
     if not socket.has_ipv6 or not _has_address("::1"):
         pytest.skip("this machine has no ::1")
-    with start(export, host="::1", metrics_port=0) as server:
+    with start(export, host="::1", rest_port=0) as server:
         assert server.address.startswith("[::1]:")
         with connect(server) as wire:
             assert wire.line() == 3.0
-        url = f"http://{server.metrics_address}/monitoring/prometheus/metrics"
+        url = f"http://{server.rest_address}/monitoring/prometheus/metrics"
         with urllib.request.urlopen(url, timeout=10) as response:
             assert b":tensorflow:serving:request_count" in response.read()
 
@@ -473,7 +579,7 @@ BAD_ARGUMENTS = {
     ),
     "port of text": ({"port": "8500"}, "`port` must be a whole number"),
     "no port": ({"port": None}, "`port` may be None only with"),
-    "metrics port": ({"metrics_port": -1}, "`metrics_port` must be a whole"),
+    "rest port": ({"rest_port": -1}, "`rest_port` must be a whole"),
     "no name": ({"model_name": ""}, "`model_name` must be a word"),
     "poll": ({"poll_seconds": -1}, "`poll_seconds` must be a finite number"),
     "poll endless": (

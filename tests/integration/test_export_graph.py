@@ -2,6 +2,8 @@
 
 import io
 import json
+import struct
+import zlib
 
 import keras
 import numpy as np
@@ -15,6 +17,7 @@ from rs_keras import Certifier
 from rs_keras.certification.sequential import checkpoints
 from rs_keras.export import export_certifier
 from rs_keras.export import signature
+from rs_keras.noise import draws
 
 SHAPE = (8, 8, 3)
 CLASSES = 4
@@ -101,6 +104,44 @@ def png(image):
     return file.getvalue()
 
 
+def claiming(size):
+    """A PNG file of a few bytes that claims to be of this size."""
+    content = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + content
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", len(content))
+        + chunk
+        + struct.pack(">I", zlib.crc32(chunk))
+    )
+
+
+def jpeg(image):
+    file = io.BytesIO()
+    Image.fromarray(np.rint(image * 255).astype(np.uint8)).save(file, "JPEG")
+    return file.getvalue()
+
+
+BAD_FILES = {
+    "garbage": lambda x: b"not an image",
+    "nothing": lambda x: b"",
+    "a small PNG": lambda x: png(x[:4]),
+    "a large PNG": lambda x: png(np.tile(x, (2, 2, 1))),
+    "a small JPEG": lambda x: jpeg(x[:, :4]),
+    "half a PNG": lambda x: png(x)[:-40],
+    "half a JPEG": lambda x: jpeg(x)[:100],
+    "a claim": lambda x: claiming(8),
+    "a large claim": lambda x: claiming(30_000),
+    "a GIF": lambda x: b"GIF89a" + bytes(20),
+}
+
+
+def mixed_files():
+    x = images()
+    bad = [file(x[1]) for file in BAD_FILES.values()]
+    return np.array([png(x[0]), *bad, png(x[2])], "S")
+
+
 def ints(*values):
     return np.array(values, np.int64)
 
@@ -131,6 +172,12 @@ def decide_request():
     x = images(len(radius) + 1)
     x[-1, 0, 0, 0] = np.nan
     return {"images": x, "radius": np.append(radius, 0.0)}
+
+
+def noisy_copies():
+    """The draws of "whole" for its first image, made here."""
+    eps = draws.normal(SHAPE, SEEDS[0], 0, 300).numpy()
+    return images()[0] + np.float32(SIGMA) * eps
 
 
 def bound_request(rows):
@@ -199,14 +246,12 @@ def requests():
         "wrong rank": ("predict", {"images": x[0]}),
         "wrong dtype": ("predict", {"images": x.astype(np.float64)}),
         "unequal rows": ("sample", short),
-        "no image file": (
-            "predict_bytes",
-            {"image_bytes": np.array([b"not an image"], "S")},
-        ),
-        "file of another size": (
-            "predict_bytes",
-            {"image_bytes": np.array([png(x[0, :4])], "S")},
-        ),
+        **{
+            f"mixed {name}": (name, {"image_bytes": mixed_files()})
+            for name in ("predict_bytes", "certify_bytes", "prepare_bytes")
+        },
+        "logits": ("logits", {"images": noisy_copies()}),
+        "prepare": ("prepare", {"images": refused_images()}),
     }
 
 
@@ -232,10 +277,19 @@ def in_process(certifier, x, seeds, n, first=0):
 
 
 @pytest.mark.parametrize(
-    "name", [*signature.SIGNATURES, *signature.BYTES_SIGNATURES]
+    "name",
+    [
+        *signature.SIGNATURES,
+        *signature.BYTES_SIGNATURES,
+        *signature.INTERNAL_SIGNATURES,
+    ],
 )
 def test_a_signature_is_what_its_definition_says(name, version):
-    known = {**signature.SIGNATURES, **signature.BYTES_SIGNATURES}[name]
+    known = {
+        **signature.SIGNATURES,
+        **signature.BYTES_SIGNATURES,
+        **signature.INTERNAL_SIGNATURES,
+    }[name]
     stored = session_capi.signature_defs(version)[name]
     for fields, found in (
         (known.inputs, stored.inputs),
@@ -262,6 +316,15 @@ def test_counts_are_those_in_process(name, served, certifier):
         served[name]["counts"], in_process(certifier, x, seeds, 300)
     )
     assert served[name]["n"].tolist() == [300] * len(x)
+
+
+def test_the_logits_give_the_votes_of_sample(served, certifier):
+    """Through another signature, and a plain count."""
+    logits = served["logits"]["logits"]
+    votes = np.bincount(logits.argmax(-1), minlength=CLASSES)
+    np.testing.assert_array_equal(votes, served["whole"]["counts"][0])
+    network = certifier.model(noisy_copies(), training=False)
+    np.testing.assert_allclose(logits, network, rtol=1e-4, atol=1e-5)
 
 
 def test_odd_pieces_add_up(served):
@@ -460,6 +523,40 @@ def test_image_files_are_their_pixels(name, served, certifier):
         )
 
 
+@pytest.mark.parametrize("name", ["predict_bytes", "certify_bytes"])
+def test_files_that_are_no_images_fail_nobody_else(name, served, certifier):
+    """As where a server has put the requests of several clients together."""
+    found = served[f"mixed {name}"]
+    bad = list(range(1, len(BAD_FILES) + 1))
+    assert (found["label"][bad] == -1).all()
+    assert (found["n"][bad] == 0).all()
+    assert found["counts"][bad].sum() == 0
+    first, n = (N0, N) if name == "certify_bytes" else (0, PREDICT_N)
+    for row, image in ((0, 0), (-1, 2)):
+        counts = in_process(
+            certifier, images()[[image]], found["seed"][[row]], n, first
+        )
+        np.testing.assert_array_equal(found["counts"][row], counts[0])
+
+
+def test_what_a_server_prepares(served):
+    prepared = served["mixed prepare_bytes"]
+    rows = [0, -1]
+    assert prepared["accepted"].tolist() == [
+        True,
+        *[False] * len(BAD_FILES),
+        True,
+    ]
+    np.testing.assert_array_equal(prepared["images"][rows], images()[[0, 2]])
+    assert np.isnan(prepared["images"][1:-1]).all()
+    assert served["prepare"]["accepted"].tolist() == [
+        *[False] * len(REFUSED),
+        True,
+    ]
+    seeds = served["prepare"]["seed"]
+    assert len({tuple(seed) for seed in seeds}) == len(seeds)
+
+
 @pytest.mark.parametrize("name", ["refused predict", "refused certify"])
 def test_what_is_no_image_abstains_and_its_neighbour_does_not(name, served):
     found = served[name]
@@ -487,8 +584,6 @@ def test_no_rows_give_no_rows(served):
         ("wrong rank", r"\[8,8,3\] is not compatible"),
         ("wrong dtype", "to be float but double"),
         ("unequal rows", "the same number of rows"),
-        ("no image file", "Unknown image file format"),
-        ("file of another size", r"\[4,8,3\] is not compatible"),
     ],
 )
 def test_wrong_requests_are_invalid_arguments(name, message, served):

@@ -58,6 +58,7 @@ def serve(export_dir=None, **options):
     if export_dir is not None:
         options.setdefault("model_name", "m")
     options.setdefault("poll_seconds", 0.05)
+    options.setdefault("allow_reload", True)
     return EmbeddedServer(export_dir, port=0, **options)
 
 
@@ -575,7 +576,7 @@ def test_operation_that_does_not_exist(base_path):
 def test_warmup_requests_run_when_a_version_loads(base_path):
     request = predict_request(model="ignored", signature="line", x=X)
     write_warmup(base_path / "1", *[warmup_record(request)] * 3)
-    with serve(base_path, metrics_port=0) as server:
+    with serve(base_path, rest_port=0) as server:
         text = metrics_of(server)
     labels = f'model_path="{base_path}/1",status="OK"'
     assert f":model_warmup_latency_count{{{labels}}} 1" in text

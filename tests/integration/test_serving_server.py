@@ -61,7 +61,8 @@ def server(base_path):
         versions="all",
         labels={"stable": 1},
         max_concurrency=4,
-        metrics_port=0,
+        rest_port=0,
+        allow_reload=True,
     ) as server:
         yield server
 
@@ -657,7 +658,7 @@ def test_prometheus_reads_themetrics_of(server):
 
 def test_no_other_path_has_metrics(server):
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"http://{server.metrics_address}/", timeout=10)
+        urllib.request.urlopen(f"http://{server.rest_address}/", timeout=10)
 
 
 def test_second_server_on_the_port(server, base_path, tmp_path):

@@ -148,3 +148,17 @@ def test_a_number_given_to_another_export_is_noticed(tmp_path):
             assert found.settings["sigma"] == 0.1
             assert 0 < found.radius[0] < 0.3
         assert not client.decide(image, radius=0.35).certified[0]
+
+
+def test_a_secret_that_all_users_can_read_is_reported(
+    certifier, tmp_path, caplog
+):
+    version = export_certifier(
+        certifier, tmp_path, image_shape=(4, 4, 3), warmup=False
+    )
+    for mode, reports in ((0o640, 0), (0o644, 1)):
+        (version / "saved_model.pb").chmod(mode)
+        caplog.clear()
+        with EmbeddedServer(tmp_path, model_name="m", port=0):
+            found = [r for r in caplog.messages if "secret_readable" in r]
+        assert len(found) == reports

@@ -227,7 +227,7 @@ def connect(server, **options):
 
 def metrics_of(server):
     """What Prometheus would read."""
-    url = f"http://{server.metrics_address}/monitoring/prometheus/metrics"
+    url = f"http://{server.rest_address}/monitoring/prometheus/metrics"
     with urllib.request.urlopen(url, timeout=10) as response:
         return response.read().decode()
 
