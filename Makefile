@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak clean
+.PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak attacks clean
 
 help:
 	@echo "make quickstart   set up, train, certify, report, export, serve, request"
@@ -18,6 +18,7 @@ help:
 	@echo "make wheel        build the wheel, certify with it in a fresh venv"
 	@echo "make benchmarks   print the ratios of all benchmarks (slow)"
 	@echo "make soak         look for leaks in a server after many requests and reloads"
+	@echo "make attacks      attack thousands of images within their certified radii"
 
 setup: $(VENV)/.installed
 
@@ -75,6 +76,9 @@ benchmarks: setup
 
 soak: setup
 	$(BIN)/python benchmarks/server.py --soak
+
+attacks: setup
+	$(BIN)/python tests/kits/attacked_certificates.py 3000
 
 clean:
 	rm -rf build dist *.egg-info quickstart site

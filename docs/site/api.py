@@ -38,6 +38,7 @@ GROUPS = {
         "rs_keras.per_input_sigma": "",
         "rs_keras.per_input_sigma.certifier": "",
         "rs_keras.certification.sequential": "",
+        "rs_keras.attacks": "",
         "rs_keras.distribution": "strategy_of member_from_environment Member",
     },
     "Data and models": {
@@ -49,6 +50,7 @@ GROUPS = {
         "rs_keras.logs": "",
         "rs_keras.report.tables": "certified_table",
         "rs_keras.report.plots": "plot_certified_accuracy",
+        "rs_keras.report.robustness": "gap_table plot_robustness",
         "rs_keras.report": "",
         "rs_keras.report.figures": "adversarial_images confidences "
         "equal_confidence_ratios plot_interpolation plot_mixing_ratios",

@@ -5,6 +5,7 @@ import argparse
 from rs_keras._checks import check_count
 from rs_keras.cli import _logs
 from rs_keras.logs.log import CertificationLog
+from rs_keras.logs.robustness import is_attack
 from rs_keras.report import Thumbnails
 from rs_keras.report import write_report
 from rs_keras.report.thumbnails import chosen_examples
@@ -13,7 +14,8 @@ from rs_keras.report.thumbnails import chosen_examples
 def run(args: argparse.Namespace) -> None:
     check_count("--max-images", args.max_images, 0)
     logs = _logs.read_logs(args)
-    thumbnails, note = _thumbnails(args, logs)
+    certified = [log for log in logs if not is_attack(log)]
+    thumbnails, note = _thumbnails(args, certified)
     size = write_report(
         logs,
         args.out,
@@ -31,7 +33,7 @@ def _thumbnails(
     args: argparse.Namespace, logs: list[CertificationLog]
 ) -> tuple[Thumbnails | None, str | None]:
     """Returns the pictures, or why there are none."""
-    if not args.max_images:
+    if not args.max_images or not logs:
         return None, None
     chosen = chosen_examples(logs[0], args.max_images)
     if args.data is not None:

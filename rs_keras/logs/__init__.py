@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from rs_keras.logs.metrics import (
         top_probability_ecdf as top_probability_ecdf,
     )
+    from rs_keras.logs.robustness import RobustnessGap as RobustnessGap
+    from rs_keras.logs.robustness import is_attack as is_attack
+    from rs_keras.logs.robustness import robust_accuracy as robust_accuracy
+    from rs_keras.logs.robustness import robustness_gap as robustness_gap
     from rs_keras.logs.selection import selected as selected
     from rs_keras.logs.writer import LogWriter as LogWriter
 

@@ -33,6 +33,7 @@ from rs_keras.logs.examples import warn_without_hashes
 from rs_keras.logs.file_format import EXAMPLE
 from rs_keras.logs.file_format import FIRST
 from rs_keras.logs.log import CertificationLog
+from rs_keras.logs.rules import ATTACK
 from rs_keras.logs.selection import Selection
 from rs_keras.logs.writer import LogWriter
 from rs_keras.noise.draws import example_seed
@@ -77,7 +78,7 @@ def certify_dataset(
         skip: Takes examples 0, skip, 2 * skip, ...; >= 1.
         max_examples: Maximum number of examples; None for no limit. It may be
             larger when a log is resumed.
-        seed: Example idx is drawn with `fold_in(seed, idx)`; "keyed" computes
+        seed: _Example idx is drawn with `fold_in(seed, idx)`; "keyed" computes
             the seed from the image. None is fresh entropy, or the seed of a
             log that is resumed.
         name: Name of the data set in the settings.
@@ -96,7 +97,7 @@ def certify_dataset(
             examples (names the first difference).
         OSError: If the log cannot be written.
 
-    Example:
+    _Example:
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -127,7 +128,7 @@ def certify_dataset(
             columns["sigma"] = float(certificate.sigma[0])
         return columns
 
-    return _log_results(
+    return log_results(
         certifier,
         path,
         Selection(
@@ -138,7 +139,7 @@ def certify_dataset(
             seed=seed,
             name=name,
             progress=progress,
-            read=_reader(certifier, class_names),
+            read=reader_for(certifier, class_names),
         ),
         settings_of=partial(certifier.settings, **certify_arguments),
         results_of=_results_of(certifier, "certify", certify_arguments),
@@ -172,7 +173,7 @@ def decide_dataset(
         radius: See `Certifier.decide`.
         **decide_arguments: See `Certifier.decide`.
 
-    Example:
+    _Example:
 
     >>> import tensorflow as tf
     >>> from rs_keras import Certifier
@@ -197,7 +198,7 @@ def decide_dataset(
         }
 
     arguments = {"radius": radius, **decide_arguments}
-    return _log_results(
+    return log_results(
         certifier,
         path,
         Selection(
@@ -208,7 +209,7 @@ def decide_dataset(
             seed=seed,
             name=name,
             progress=progress,
-            read=_reader(certifier, class_names),
+            read=reader_for(certifier, class_names),
         ),
         settings_of=partial(certifier.decision_settings, **arguments),
         results_of=_results_of(certifier, "decide", arguments),
@@ -216,7 +217,9 @@ def decide_dataset(
     )
 
 
-def _reader(certifier: Any, class_names: Sequence[str] | None) -> ElementReader:
+def reader_for(
+    certifier: Any, class_names: Sequence[str] | None
+) -> ElementReader:
     """Returns the reader of examples for the certifier's classifier."""
     classes = getattr(certifier, "num_classes", None)
     model = network_of(certifier.model)
@@ -293,15 +296,29 @@ def _examined_together(
             yield from zip(keys, found, strict=True)
 
 
-def _log_results(
+def log_results(
     certifier: Any,
     path: str | os.PathLike[str],
     examined: Selection,
     settings_of: Callable[..., dict[str, Any]],
     results_of: _Results,
     row_of: Callable[[Any], dict[str, Any]],
+    columns: Sequence[str] = EXTRA,
 ) -> CertificationLog:
-    """Certifies or decides the examples that the log lacks, row by row."""
+    """Certifies, decides or attacks the examples that the log lacks.
+
+    Args:
+        certifier: See `certify_dataset`.
+        path: The log.
+        examined: The examples.
+        settings_of: Returns the settings of the results; takes `image_shape`.
+        results_of: From examples to (key, result) of each.
+        row_of: From a result to the columns of its row, but for label and time.
+        columns: The further columns among these.
+
+    Returns:
+        The whole log.
+    """
     settings = settings_of()
     first, shape, examples = first_example(examined.examples())
     if settings["noise"] == "grid" and "total_variation" not in settings:
@@ -323,7 +340,9 @@ def _log_results(
         **examined.shard_setting(),
         "seed": examined.root_seed(path, strategy),
     }
-    seed, extra = settings["seed"], [*EXTRA]
+    # Of an attack, the perturbations' mean norm.
+    running = "norm" if settings.get("scope") == ATTACK else "ACR"
+    seed, extra = settings["seed"], [*columns]
     if settings.get("scope") == "per_input_sigma":
         # A further column, as in the authors' format.
         extra.append("sigma")
@@ -357,6 +376,6 @@ def _log_results(
             # Since the last row: several images may be processed at a time.
             row["time"] = time.perf_counter() - last_row_at
             writer.write(idx, label, **row)
-            bar.set_postfix(ACR=f"{np.mean(radii):.3f}")
+            bar.set_postfix({running: f"{np.mean(radii):.3f}"})
             last_row_at = time.perf_counter()
     return CertificationLog.read(path)

@@ -253,8 +253,9 @@ class CertificationLog(Rows):
             return text
         mark = "" if self.scope == "fixed_sigma" else f" ({self.scope})"
         acr = self.acr(per_input_sigma=True)
+        mean = "mean norm" if self.scope == rules.ATTACK else "ACR"
         return (
-            f"{text}, ACR {acr:.3f}{mark}, {self.abstention_rate():.1%} "
+            f"{text}, {mean} {acr:.3f}{mark}, {self.abstention_rate():.1%} "
             "abstained"
         )
 
@@ -314,6 +315,8 @@ class CertificationLog(Rows):
         'clopper_pearson, runner-up'
         """
         bound = self.settings.get("bound")
+        if self.scope == rules.ATTACK:
+            return f"none: attack, {self.settings.get('attack')}"
         if bound and self.scope == "per_input_sigma":
             return f"{bound}, per-input sigma"
         if bound == "clopper_pearson" and self.settings.get("runner_up"):
@@ -325,7 +328,8 @@ class CertificationLog(Rows):
         """The kind of sigma behind the radii: see `rs_keras.per_input_sigma`.
 
         "fixed_sigma"; "per_input_sigma", if the settings say so or a column
-        `sigma` varies; or "composition".
+        `sigma` varies; "composition"; or "attack", whose radii are not
+        certified (`rs_keras.attacks.attack_dataset`).
 
         Example:
 

@@ -2,7 +2,8 @@
 
 Numbers must be of the right type and finite, `correct` must agree with
 `predict` and `label`, and the rows with the settings: every `skip`-th example,
-no radius above what n draws can certify, and of a decision its radii only.
+no radius above what n draws can certify, of a decision its radii only, and of
+an attack none above those that it tried.
 """
 
 import math
@@ -27,6 +28,9 @@ from rs_keras.logs.file_format import rounded_down
 # too. Not imported from `rs_keras.bounds`, which imports TensorFlow: a table of
 # logs does not need it.
 _TOP_SHARE = 0.9
+
+# The scope of logs of attacks: their radii are norms of perturbations.
+ATTACK = "attack"
 
 # Tolerance for rounding: the limit is computed in another way than the radii.
 _ROUNDING = 1e-6
@@ -94,6 +98,7 @@ def checked(
     if settings.get("norm", "l2") == "l2":
         _check_largest(arrays["radius"], settings, extra)
         arrays["radius"] = _exact_radii(arrays, settings)
+    _check_tried(arrays["radius"], settings)
     return arrays
 
 
@@ -258,6 +263,15 @@ _LARGEST: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
         1 - 7 * math.log(2 / alpha) / (3 * np.maximum(n - 1, 1e-9))
     ),
 }
+
+
+def _check_tried(radius: np.ndarray, settings: Mapping[str, Any]) -> None:
+    if settings.get("scope") != ATTACK or not settings.get("attack_radii"):
+        return
+    tried = settings["attack_radii"]
+    most = max(check_positive("attack_radii", r) for r in tried)
+    rule = f"be <= {most:g}, the largest radius of the attack"
+    _check("radius", rule, radius, radius <= most + _ROUNDING)
 
 
 def _exact_radii(

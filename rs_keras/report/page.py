@@ -19,6 +19,8 @@ from rs_keras._atomic_files import written_whole
 from rs_keras.logs.comparison import check_comparable
 from rs_keras.logs.log import CertificationLog
 from rs_keras.logs.log import count_examples
+from rs_keras.logs.robustness import is_attack
+from rs_keras.report import robustness
 from rs_keras.report import sections
 from rs_keras.report.thumbnails import Thumbnails
 
@@ -97,7 +99,9 @@ def report_page(
     the same page.
 
     Args:
-        logs: At least one; the others are compared with the first.
+        logs: At least one; the others are compared with the first. Logs of
+            attacks stand beside the certificates of the same images, in a
+            figure and a table of their own.
         title: Of the page; by default, the names of the logs.
         thumbnails: Pictures of the examples, for the gallery.
         radii: Columns of the table, >= 0; see `rs_keras.report.tables`.
@@ -123,7 +127,9 @@ def report_page(
     >>> "<title>gaussian</title>" in report_page([log])
     True
     """
-    logs = list(logs)
+    given = list(logs)
+    logs = [log for log in given if not is_attack(log)]
+    _check_names(given)
     _check(logs, side_by_side)
     if thumbnails is not None:
         for log in logs:
@@ -137,9 +143,10 @@ def report_page(
         "summary": escape(sections.summary(logs)),
         "table": sections.certified(logs, radii),
         "comparison": sections.comparison(logs),
+        "attacks": robustness.section(given, radii),
         "outcomes": sections.outcomes(logs),
         "gallery_note": sections.gallery_note(logs, thumbnails, note),
-        "settings": sections.settings(logs),
+        "settings": sections.settings(given),
         "guarantee": sections.guarantees(logs),
         "footer": f"Made with rs-keras {escape(rs_keras.__version__)}.",
         "data": _json(_data(logs, thumbnails)),
@@ -149,9 +156,7 @@ def report_page(
     return _PLACEHOLDER.sub(lambda match: parts[match[1]], template)
 
 
-def _check(logs: Sequence[CertificationLog], side_by_side: bool) -> None:
-    if not logs:
-        raise ValueError("`logs` must hold at least one log. Received: none")
+def _check_names(logs: Sequence[CertificationLog]) -> None:
     names = [log.name for log in logs]
     for name in names:
         if names.count(name) > 1:
@@ -160,6 +165,13 @@ def _check(logs: Sequence[CertificationLog], side_by_side: bool) -> None:
             )
     for log in logs:
         count_examples(log)
+
+
+def _check(logs: Sequence[CertificationLog], side_by_side: bool) -> None:
+    if not logs:
+        raise ValueError(
+            "`logs` must hold at least one log of certificates. Received: none"
+        )
     if not side_by_side:
         try:
             check_comparable(logs)

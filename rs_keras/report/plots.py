@@ -193,6 +193,26 @@ def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
         figure.savefig(path, dpi=200, metadata={key: None} if key else None)
 
 
+def svg(figure: "Figure") -> bytes:
+    """Returns a figure as SVG: the same bytes for the same data.
+
+    Args:
+        figure: From `new_figure`.
+
+    Example:
+
+    >>> from rs_keras.report import plots
+    >>> plots.svg(plots.new_figure(None))[:5]
+    b'<?xml'
+    """
+    from matplotlib import rc_context
+
+    file = io.BytesIO()
+    with rc_context({"svg.hashsalt": "rs-keras"}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
 def colours() -> Iterator[str]:
     """Yields the colours of curves, over and over.
 

@@ -56,8 +56,28 @@ def certified_table(
     log         ACR  0.00  0.50  1.00  abstain  examples     n  bound
     gaussian  0.300  50.0  50.0   0.0     50.0         2  1000  clopper_pearson
     """
+    return formatted(certified_cells(logs, radii, per_input_sigma), format)
+
+
+def formatted(cells: Cells, format: str) -> str:
+    """Returns cells as a table; the first and the last column are text.
+
+    Args:
+        cells: The header and the rows.
+        format: "text", "markdown" or "latex".
+
+    Raises:
+        ValueError: For another format.
+
+    Example:
+
+    >>> from rs_keras.report.tables import formatted
+    >>> print(formatted([["log", "ACR", "bound"], ["a", "0.5", "-"]], "text"))
+    log  ACR  bound
+    a    0.5  -
+    """
     check_choice("format", format, _FORMATS)
-    return _FORMATS[format](certified_cells(logs, radii, per_input_sigma))
+    return _FORMATS[format](cells)
 
 
 def certified_cells(
@@ -94,7 +114,7 @@ def certified_cells(
         )
     logs = kept
     chosen = _default_radii(logs) if radii is None else list(radii)
-    header = ["log", "ACR", *(_radius_name(radius) for radius in chosen)]
+    header = ["log", "ACR", *(radius_name(radius) for radius in chosen)]
     header += ["abstain", "examples", "n", "bound"]
     return [header, *(_row(log, chosen) for log in logs)]
 
@@ -109,8 +129,15 @@ def _default_radii(logs: Sequence[CertificationLog | Envelope]) -> list[float]:
     return [step * i for i in range(int(largest / step) + 1)]
 
 
-def _radius_name(radius: float) -> str:
-    # Two decimals, and more only where they are needed.
+def radius_name(radius: float) -> str:
+    """Returns a radius with two decimals, and more only where it needs them.
+
+    Example:
+
+    >>> from rs_keras.report.tables import radius_name
+    >>> radius_name(0.5), radius_name(0.125)
+    ('0.50', '0.125')
+    """
     return max(f"{radius:.2f}", f"{radius:g}", key=len)
 
 
