@@ -1,7 +1,6 @@
 """Public names of a package, each imported when it is first used."""
 
 import ast
-import inspect
 import sys
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -35,9 +34,11 @@ def attach(
     True
     """
     module = sys.modules[package]
+    # Of the loader: `inspect` takes longer to import than all the rest.
+    source = module.__loader__.get_source(package)  # type: ignore[union-attr]
     guarded = [
         statement
-        for node in ast.parse(inspect.getsource(module)).body
+        for node in ast.parse(source).body
         if isinstance(node, ast.If) and ast.unparse(node.test) == _GUARD
         for statement in node.body
     ]
@@ -47,7 +48,6 @@ def attach(
         if isinstance(statement, ast.ImportFrom)
         for imported in statement.names
     }
-
     homes |= dict.fromkeys(subpackages, package)
 
     def load(name: str) -> Any:

@@ -123,9 +123,9 @@ def from_torch_checkpoint(
     if arch is None:
         arch = _arch_in(saved)
     check_choice("arch", arch, ARCHITECTURES)
-    state, found = _network_state(_state_dict(saved))
-    mean, std = _normalisation(state, found, mean, std)
     try:
+        state, found = _network_state(_state_dict(saved))
+        mean, std = _normalisation(state, found, mean, std)
         model = _build(state, arch, mean, std, input_shape)
         _assign(model, state, arch)
     except CheckpointError as error:

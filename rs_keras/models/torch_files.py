@@ -21,6 +21,7 @@ from rs_keras.models.torch_pickles import CheckpointError
 from rs_keras.models.torch_pickles import Storage
 from rs_keras.models.torch_pickles import Tensor
 from rs_keras.models.torch_pickles import read_pickle
+from rs_keras.models.torch_pickles import shown
 from rs_keras.models.torch_pickles import with_arrays
 
 _SAFETENSORS = {
@@ -76,26 +77,18 @@ def read_tensors(path: str | Path) -> Any:
         raise FileNotFoundError(f"no such checkpoint: {path}")
     try:
         if zipfile.is_zipfile(place):
-            return with_arrays(_read_zip(place))
+            return with_arrays(_read_zip(place, place.stat().st_size))
         with place.open("rb") as file:
             if place.suffix == ".safetensors":
                 return _read_safetensors(file, place.stat().st_size)
             return with_arrays(_read_legacy(file, place.stat().st_size))
     except CheckpointError as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
-    # What the standard library finds in damaged files.
-    except (
-        ValueError,
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        EOFError,
-        OverflowError,
-        RecursionError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-    ) as error:
+    # Damaged files raise whatever the standard library finds in them, also
+    # RuntimeError, AssertionError and MemoryError.
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
         raise CheckpointError(
             f"cannot read {path}: it is no checkpoint of PyTorch or "
             f"safetensors, or damaged ({type(error).__name__}: {error})"
@@ -105,13 +98,15 @@ def read_tensors(path: str | Path) -> Any:
 # -- formats -----------------------------------------------------------------
 
 
-def _read_zip(path: Path) -> Any:
+def _read_zip(path: Path, size: int) -> Any:
     """A folder with `data.pkl`, and `data/KEY` for each storage."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         # Unpacked, a small file could fill the memory.
         if any(entry.compress_type for entry in archive.infolist()):
             raise CheckpointError("torch.save compresses no part of a file")
+        if sum(entry.file_size for entry in archive.infolist()) > size:
+            raise CheckpointError("the parts of the file overlap")
         pickles = [n for n in names if n.split("/")[-1] == "data.pkl"]
         if len(pickles) != 1:
             raise CheckpointError(
@@ -149,6 +144,8 @@ def _read_legacy(file: IO[bytes], size: int) -> Any:
     little = bool(system["little_endian"])
     saved = read_pickle(file, storages.get)
     for key in read_pickle(file):
+        if type(key) is not str or key not in storages.known:
+            raise CheckpointError(f"no tensor has the storage {shown(key)}")
         storage = storages.known[key]
         count = int.from_bytes(file.read(8), "little" if little else "big")
         left = size - file.tell()
@@ -166,6 +163,7 @@ def _read_safetensors(file: IO[bytes], size: int) -> dict[str, np.ndarray]:
     header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     tensors = {}
+    left = size - 8 - length
     for name, entry in header.items():
         dtype = _SAFETENSORS.get(entry["dtype"])
         if dtype is None:
@@ -175,6 +173,10 @@ def _read_safetensors(file: IO[bytes], size: int) -> dict[str, np.ndarray]:
         storage = Storage(dtype, (end - first) // _item_size(dtype))
         if not 0 <= first <= end <= size - 8 - length:
             raise CheckpointError(f"{name}: its numbers are cut short")
+        # Each would be read anew.
+        left -= end - first
+        if left < 0:
+            raise CheckpointError(f"{name}: its numbers are another tensor's")
         file.seek(8 + length + first)
         storage.data = _numbers(file, storage, True)
         if math.prod(shape) != storage.size:
@@ -218,9 +220,11 @@ class _Storages:
         kind, name, key, _, size, *rest = identity
         dtype = STORAGES.get(name.text.removeprefix("torch."))
         if kind != "storage" or dtype is None or rest not in ([], [None]):
-            raise CheckpointError(f"unknown storage {identity!r}; {REFUSED}")
+            raise CheckpointError(
+                f"unknown storage {shown(identity)}; {REFUSED}"
+            )
         if type(key) is not str or type(size) is not int or size < 0:
-            raise CheckpointError(f"unknown storage {identity!r}")
+            raise CheckpointError(f"unknown storage {shown(identity)}")
         storage = self.known.get(key)
         if storage is None:
             storage = self.known[key] = Storage(dtype, size)

@@ -8,6 +8,7 @@ refused.
 
 import math
 import pickletools
+import reprlib
 from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ STORAGES = {
 }
 
 _MARK = object()
+
+# No array of NumPy has more axes; sizes are 64-bit integers.
+_MOST_AXES = 64
+_LARGE = 1 << 63
 
 REFUSED = (
     "only tensors, numbers, text, lists and dicts are read, and nothing in a "
@@ -80,13 +85,16 @@ class Storage:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A view of a storage, checked when its numbers are taken.
+    """A view of a storage, which it must lie in when its numbers are taken.
 
     Attributes:
         storage: What it is a view of.
         offset: Of its first number.
         shape: Of the tensor.
         strides: Numbers from one place to the next, on each axis.
+
+    Raises:
+        CheckpointError: If they are no sizes, or not one for each axis.
 
     Example:
 
@@ -102,19 +110,25 @@ class Tensor:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        numbers = (self.offset, *self.shape, *self.strides)
+        whole = all(type(n) is int and 0 <= n < _LARGE for n in numbers)
+        axes = len(self.shape)
+        if not whole or axes != len(self.strides) or axes > _MOST_AXES:
+            raise CheckpointError(
+                "a tensor's offset, shape and strides must be whole numbers "
+                f">= 0. Received: {shown(self.offset)}, {shown(self.shape)}, "
+                f"{shown(self.strides)}"
+            )
+
     def array(self) -> np.ndarray:
-        """Returns a copy of the numbers.
+        """Returns the numbers, read-only, in the memory of the storage.
+
+        So all views of a storage together take no more than it does.
 
         Raises:
             CheckpointError: If the view reaches beyond its storage.
         """
-        numbers = (self.offset, *self.shape, *self.strides)
-        whole = all(type(n) is int and n >= 0 for n in numbers)
-        if not whole or len(self.shape) != len(self.strides):
-            raise CheckpointError(
-                "a tensor's offset, shape and strides must be whole numbers "
-                f">= 0. Received: {self.offset}, {self.shape}, {self.strides}"
-            )
         data = self.storage.data
         if data is None:
             raise CheckpointError("the numbers of a tensor are missing")
@@ -131,13 +145,26 @@ class Tensor:
             )
         if not count:
             return np.zeros(self.shape, data.dtype)
-        view = np.lib.stride_tricks.as_strided(
+        return np.lib.stride_tricks.as_strided(
             data[self.offset :],
             self.shape,
             [step * data.itemsize for step in self.strides],
             writeable=False,
         )
-        return view.copy()
+
+
+def shown(value: Any) -> str:
+    """Returns a value of a pickle for an error message, cut short.
+
+    In full, tuples of the same tuples may be longer than the memory.
+
+    Example:
+
+    >>> from rs_keras.models.torch_pickles import shown
+    >>> shown((3, 4)), shown(list(range(100)))
+    ('(3, 4)', '[0, 1, 2, 3, 4, 5, ...]')
+    """
+    return reprlib.repr(value)
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Tensor:
@@ -146,16 +173,35 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Tensor:
     return Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
+def _tensor_v2(
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    requires_grad: Any = False,
+    hooks: Any = None,
+    metadata: Any = None,
+) -> Tensor:
+    """Whether and how a tensor gets gradients does not matter here."""
+    bits = metadata.values() if isinstance(metadata, dict) else [metadata]
+    if any(bits):
+        raise CheckpointError(
+            "a tensor must be saved as its numbers, not as the conjugate or "
+            "the negative of others (resolve_conj, resolve_neg). Received: "
+            f"{shown(metadata)}"
+        )
+    return _tensor(storage, offset, shape, strides)
+
+
 def _ordered_dict(pairs: Any = ()) -> dict:
-    return dict(pairs)
+    return {_key(key): value for key, value in pairs}
 
 
-# What a pickle may call: those names that torch.save writes for tensors. The
-# further arguments (requires_grad, hooks) do not matter here.
+# What a pickle may call: those names that torch.save writes for tensors.
 _CALLS: dict[str, Callable[..., Any]] = {
     "collections.OrderedDict": _ordered_dict,
     "torch._utils._rebuild_tensor": _tensor,
-    "torch._utils._rebuild_tensor_v2": lambda *args: _tensor(*args[:4]),
+    "torch._utils._rebuild_tensor_v2": _tensor_v2,
     "torch._utils._rebuild_parameter": lambda data, *_: data,
     "torch.Size": tuple,
 }
@@ -266,7 +312,7 @@ def read_pickle(
             top(dict).update(pairs)
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             if name == "STACK_GLOBAL":
-                argument = f"{stack.pop(-2)} {stack.pop()}"
+                argument = " ".join([stack.pop(-2), stack.pop()])
             text = argument.replace(" ", ".")
             if text not in _KNOWN:
                 raise CheckpointError(f"it asks for {text}; {REFUSED}")
@@ -311,7 +357,7 @@ def with_arrays(saved: Any) -> Any:
 
     def convert(value: Any) -> Any:
         if isinstance(value, Storage | _Name):
-            raise CheckpointError(f"a bare {value!r}; {REFUSED}")
+            raise CheckpointError(f"a bare {shown(value)}; {REFUSED}")
         if not isinstance(value, Tensor | Mapping | list | tuple):
             return value
         if id(value) in done:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from kits import torch_networks as kit
 
+from rs_keras.models import torch_files
 from rs_keras.models.torch_files import read_tensors
 
 NUMBERS = np.arange(12, dtype=np.float32)
@@ -130,6 +131,96 @@ def test_safetensors(tmp_path):
         read_tensors(path)
 
 
+def test_views_of_one_storage_share_its_memory(tmp_path):
+    """A small file with many views must not become many arrays."""
+    view = kit.tensor("0", "FloatStorage", 12, [4, 3])
+    body = kit.of_dict({f"w{place}": view for place in range(50)})
+    path = written(tmp_path, body)
+    for data in (path.read_bytes(), legacy(body, ["0"], [NUMBERS])):
+        path.write_bytes(data)
+        first, *others = read_tensors(path).values()
+        assert len(others) == 49
+        assert all(np.shares_memory(first, other) for other in others)
+        assert not any(array.flags.writeable for array in (first, *others))
+
+
+def test_tensors_of_safetensors_lie_apart(tmp_path):
+    entry = {"dtype": "F32", "shape": [12], "data_offsets": [0, 48]}
+    header = json.dumps({"a": entry, "b": entry}).encode()
+    path = tmp_path / "model.safetensors"
+    data = struct.pack("<Q", len(header)) + header + NUMBERS.tobytes()
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="model.*another tensor's"):
+        read_tensors(path)
+
+
+def test_parts_of_a_zip_file_lie_apart(tmp_path):
+    """Storage 1, with its header, is the end of storage 0."""
+    path, names = tmp_path / "c.pt", ("archive/data/0", "archive/data/1")
+    numbers = np.zeros(1000, np.float32).tobytes()
+    with zipfile.ZipFile(io.BytesIO(), "w") as archive:
+        archive.writestr(names[1], numbers)
+        inner = archive.getinfo(names[1])
+    outer = inner.FileHeader(zip64=False) + numbers
+    body = kit.of_dict(
+        {
+            "a": kit.tensor("0", "ByteStorage", len(outer), [len(outer)]),
+            "b": kit.tensor("1", "ByteStorage", 4000, [4000]),
+        }
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", kit.pickled(body))
+        archive.writestr(names[0], outer)
+        first = archive.getinfo(names[0])
+        inner.header_offset = archive.start_dir - len(outer)
+        assert inner.header_offset > first.header_offset
+        archive.filelist.append(inner)
+    with pytest.raises(ValueError, match="c.pt.*overlap"):
+        read_tensors(path)
+
+
+def test_conjugates_and_negatives_are_refused(tmp_path):
+    """PyTorch would negate the numbers, which are of another tensor."""
+    whole = kit.tensor("0", "FloatStorage", 12, [12]).removesuffix(b"tR")
+    for bits, told in ((b"}", None), (b"\x89", None), (b"\x88", "neg")):
+        extra = bits if told is None else b"}" + kit.text(told) + bits + b"s"
+        if bits == b"\x89":
+            extra = b"}" + kit.text("conj") + bits + b"s"
+        path = written(tmp_path, kit.of_dict({"w": whole + extra + b"tR"}))
+        if told is None:
+            assert read_tensors(path)["w"].tolist() == NUMBERS.tolist()
+            continue
+        with pytest.raises(ValueError, match="checkpoint.pt.*resolve_neg"):
+            read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError, MemoryError, AssertionError, OSError, struct.error],
+)
+def test_whatever_fails_the_error_names_the_file(tmp_path, error, monkeypatch):
+    path = written(tmp_path, b"}")
+
+    def failing(*_):
+        raise error("no")
+
+    monkeypatch.setattr(torch_files, "read_pickle", failing)
+    with pytest.raises(ValueError, match=f"checkpoint.pt.*{error.__name__}"):
+        read_tensors(path)
+
+
+def test_an_encrypted_file(tmp_path):
+    path = written(tmp_path, b"}")
+    data = bytearray(path.read_bytes())
+    place = data.find(b"PK\x01\x02")
+    while place >= 0:
+        data[place + 8] |= 1
+        place = data.find(b"PK\x01\x02", place + 1)
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="checkpoint.pt.*encrypted"):
+        read_tensors(path)
+
+
 class Runs:
     """Unpickled, it makes a file."""
 
@@ -165,6 +256,38 @@ def hostile(path):
     yield "empty", b""
     yield "two values", b"]]"
     yield "no mark", b"]t"
+
+
+def doubled(levels=20):
+    """A tuple of twice the same tuple, and so on: 2**20 in each place."""
+    body = b")"
+    for level in range(levels):
+        body += b"q" + bytes([level]) + b"h" + bytes([level]) + b"\x86"
+    return body
+
+
+ID = b"(" + kit.text("storage") + b"ctorch\nFloatStorage\n"
+DOUBLED = {
+    "key": b"}" + doubled() + b"K\x01s",
+    "keys": b"}(" + doubled() + b"K\x01u",
+    "pair": b"ccollections\nOrderedDict\n(]" + doubled() + b"K\x01\x86atR",
+    "name": kit.text("torch") + doubled() + b"\x93",
+    "storage": ID + kit.text("0") + doubled() + kit.number(-1) + b"tQ",
+    "shape": kit.tensor("0", "FloatStorage", 12, [1]).replace(
+        kit.sizes([1]), doubled(), 1
+    ),
+}
+
+
+@pytest.mark.parametrize("place", DOUBLED)
+def test_nested_tuples_are_neither_hashed_nor_printed(tmp_path, place):
+    path = written(tmp_path, DOUBLED[place])
+    with pytest.raises(ValueError, match="cannot read") as caught:
+        read_tensors(path)
+    assert len(str(caught.value)) < 1000
+    path.write_bytes(legacy(b"}", [()], []))
+    with pytest.raises(ValueError, match="no tensor has the storage"):
+        read_tensors(path)
 
 
 def cases():
