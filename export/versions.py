@@ -15,6 +15,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from rs_keras._atomic_files import remove_left_over
+from rs_keras._locks import only_writer
+
 # Servers read the names as int64 and ignore larger numbers.
 LARGEST = 2**63 - 1
 
@@ -81,10 +84,12 @@ def scratch(base: Path) -> Iterator[Path]:
     open it.
     """
     base.mkdir(parents=True, exist_ok=True)
+    remove_left_over(base, "tmp.*")
     folder = base / f"tmp.{os.getpid()}.{secrets.token_hex(4)}"
     folder.mkdir(mode=0o700)
     try:
-        yield folder
+        with only_writer(folder):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -4,17 +4,16 @@ import hashlib
 import itertools
 import json
 import os
-import zlib
 from collections.abc import Iterable
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from rs_keras import _npz
 from rs_keras import datasets
 from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_count
@@ -180,24 +179,10 @@ def read_labels(
 
 def _read(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
     """Returns the labels and their settings."""
-    try:
-        # NumPy leaves a file open that it finds broken.
-        with path.open("rb") as file, np.load(file) as archive:
-            labels = archive["soft_label"]
-            settings = json.loads(str(archive.get("settings", "{}")))
-    except (
-        AttributeError,  # one array, not an archive
-        BadZipFile,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        zlib.error,
-    ) as error:
-        raise ValueError(
-            f"{path} holds no soft labels (an .npz file with `soft_label`): "
-            f"{error}"
-        ) from error
+    complaint = f"{path} holds no soft labels (an .npz file with `soft_label`)"
+    with _npz.opened(path, complaint) as archive:
+        labels = archive["soft_label"]
+        settings = json.loads(str(archive.get("settings", "{}")))
     if labels.dtype.kind != "f":
         raise ValueError(
             f"{path}: `soft_label` must be floats. Received: {labels.dtype}"

@@ -2,26 +2,16 @@
 
 import argparse
 import json
-import zipfile
-import zlib
 from typing import Any
 
 import numpy as np
 
+from rs_keras import _npz
 from rs_keras.cli import _certification
 from rs_keras.cli import _photographs
 from rs_keras.serving import CertificationClient
 
 # Raised by NumPy for a file that is not an archive, or a truncated one.
-_UNREADABLE = (
-    AttributeError,
-    EOFError,
-    KeyError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,15 +59,13 @@ def _images(
             for path in args.image
         ]
         return np.concatenate(read), args.image
-    try:
-        with open(args.npz, "rb") as file, np.load(file) as archive:
-            images = archive["images"]
+    complaint = (
+        "--npz must be a NumPy archive (numpy.savez) with an array `images`. "
+        f"Received: {args.npz}"
+    )
+    with _npz.opened(args.npz, complaint) as archive:
+        images = archive["images"]
         names = [f"{args.npz}[{row}]" for row in range(len(images))]
-    except _UNREADABLE as error:
-        raise ValueError(
-            "--npz must be a NumPy archive (numpy.savez) with an array "
-            f"`images`. Received: {args.npz}"
-        ) from error
     return images, names
 
 

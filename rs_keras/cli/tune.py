@@ -1,10 +1,13 @@
 """`rs-keras tune`: hyper-parameter search with Keras Tuner."""
 
 import argparse
+import contextlib
 import sys
+from pathlib import Path
 
 import keras_tuner
 
+from rs_keras._locks import only_writer
 from rs_keras.cli import _runs
 from rs_keras.trainers.tuning import hypermodel
 from rs_keras.trainers.tuning import sweeps
@@ -23,6 +26,18 @@ def run(args: argparse.Namespace) -> int | None:
         overrides=_runs.assignments(args.set),
     )
     folder = _runs.folder_of(args.out, model.base, "_sweep")
+    with contextlib.ExitStack() as stack:
+        if not hypermodel.is_worker():
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(only_writer(folder))
+        return _search(args, model, folder)
+
+
+def _search(
+    args: argparse.Namespace,
+    model: hypermodel.SmoothingHyperModel,
+    folder: Path,
+) -> int | None:
     tuner = hypermodel.tuner(
         model, args.tuner, args.trials, args.objective, folder, seed=args.seed
     )

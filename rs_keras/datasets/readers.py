@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from rs_keras import _npz
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_images
 from rs_keras.datasets import augmentation
@@ -96,14 +97,12 @@ def _npz_arrays(
         raise FileNotFoundError(
             f"`name`: there is no file {path}. Received: name='npz:{path}'"
         )
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return [archive[key] for key in keys], set(archive.files)
-    except (ValueError, EOFError, AttributeError, OSError) as error:
-        raise ValueError(
-            "`name`: an npz file must be an archive of plain arrays, as "
-            f"numpy.savez writes it. Received: {path} ({error})"
-        ) from error
+    complaint = (
+        "`name`: an npz file must be an archive of plain arrays, as "
+        f"numpy.savez writes it. Received: {path}"
+    )
+    with _npz.opened(path, complaint) as archive:
+        return [archive[key] for key in keys], set(archive.files)
 
 
 def _npz_pair(

@@ -1,6 +1,5 @@
 """Writers of certification logs: row by row, or merged from shards."""
 
-import fcntl
 import math
 import os
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import numpy as np
 
 from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_count
+from rs_keras._locks import lock
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.logs import file_format
 from rs_keras.logs import rules
@@ -78,25 +78,13 @@ class LogWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab")
         try:
-            self._lock()
+            # Two writers would both append the same examples.
+            lock(self._file.fileno(), self.path)
             self._resume()
         except BaseException:
             self._file.close()
             raise
         self.done = set(self.previous.idx.tolist())
-
-    def _lock(self) -> None:
-        """Locks the file: two writers would both append the same examples."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BlockingIOError(
-                f"{self.path} is being written by another process: let it "
-                "finish, or choose another name"
-            ) from error
-        except OSError:
-            # A file system without locks.
-            pass
 
     def _resume(self) -> None:
         columns, size = file_format.parse(self.path, recover=True)

@@ -7,14 +7,13 @@ were attacked.
 
 import os
 import threading
-import zipfile
-import zlib
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from rs_keras import _npz
 from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_images
 from rs_keras.certification.certificate import ABSTAIN
@@ -38,16 +37,6 @@ _BLOCK = 2_048
 _FORMAT = 2
 
 # What NumPy raises for files that are cut short, damaged or of another kind.
-_UNREADABLE = (
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 class BallMemory:
@@ -182,14 +171,8 @@ class BallMemory:
             ValueError: If the file is not a ball memory.
             OSError: If the file does not exist.
         """
-        with open(path, "rb") as raw:
-            try:
-                with np.load(raw, allow_pickle=False) as file:
-                    return cls._read(file, certify)
-            except _UNREADABLE as error:
-                raise ValueError(
-                    f"{path}: not a ball memory ({error})"
-                ) from error
+        with _npz.opened(path, f"{path}: not a ball memory") as file:
+            return cls._read(file, certify)
 
     @classmethod
     def _read(

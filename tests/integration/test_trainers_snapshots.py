@@ -12,6 +12,7 @@ import tensorflow as tf
 from rs_keras.trainers import SGD
 from rs_keras.trainers import Gaussian
 from rs_keras.trainers import SmoothMix
+from rs_keras.trainers.runs import snapshot_file
 from rs_keras.trainers.runs import snapshots
 
 SIZE, BATCH, EPOCHS = 22, 4, 3
@@ -375,6 +376,28 @@ def test_a_file_that_is_no_snapshot_is_refused(text, tmp_path):
     path.write_bytes(text)
     with pytest.raises(ValueError, match="is not a snapshot"):
         snapshots.fit(trainer_of(), passes, 1, path, verbose=0)
+
+
+def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path, capsys):
+    """Two epochs, the second snapshot damaged: the second is made again."""
+    path = tmp_path / "s.npz"
+    snapshots.fit(trainer_of(), passes, 2, path, verbose=0)
+    path.write_bytes(path.read_bytes()[:-100])
+    trainer = trainer_of()
+    history = snapshots.fit(trainer, passes, 2, path, verbose=0)
+    assert history.epoch == [0, 1]
+    told = capsys.readouterr().err
+    assert "s.npz is not a snapshot" in told and "s.before.npz" in told
+    once = trainer_of()
+    snapshots.fit(once, passes, 2, tmp_path / "other.npz", verbose=0)
+    for one, other in zip(
+        once.get_weights(), trainer.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    for name in (path, snapshot_file.before(path)):
+        name.write_bytes(b"gone")
+    with pytest.raises(ValueError, match="s.npz is not a snapshot"):
+        snapshots.fit(trainer_of(), passes, 3, path, verbose=0)
 
 
 @pytest.mark.parametrize(

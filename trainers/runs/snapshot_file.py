@@ -1,14 +1,16 @@
 """The file of a snapshot: arrays, and a state of JSON values, in one .npz."""
 
-import io
+import contextlib
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from rs_keras import _npz
 from rs_keras._atomic_files import written_whole
 
 _FORMAT = 2
@@ -18,10 +20,65 @@ Groups = Mapping[str, list[Any]]
 
 
 def write(path: Path, arrays: dict[str, Any], state: dict[str, Any]) -> None:
-    """Writes a snapshot, whole or not at all."""
+    """Writes a snapshot, whole or not at all; the one before stays, too.
+
+    Under the name that `before` gives, for the day on which a disk damages
+    this one.
+    """
     text = json.dumps({"format": _FORMAT, **state})
-    with written_whole(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays, state=text)
+    with written_whole(path) as temporary:
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays, state=text)
+        if path.exists():
+            _keep(path, before(path))
+
+
+def before(path: Path) -> Path:
+    """Returns where the snapshot before the last one lies.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> from rs_keras.trainers.runs import snapshot_file
+    >>> snapshot_file.before(Path("run/snapshot.npz")).name
+    'snapshot.before.npz'
+    """
+    return path.with_suffix(f".before{path.suffix}")
+
+
+def _keep(path: Path, other: Path) -> None:
+    """Gives a file another name, too."""
+    other.unlink(missing_ok=True)
+    try:
+        os.link(path, other)
+    except OSError:
+        # A file system without a second name for a file.
+        shutil.copy2(path, other)
+
+
+def readable(path: Path) -> tuple[bytes, str]:
+    """Returns what the last snapshot that is not damaged holds.
+
+    Args:
+        path: Where the last one is.
+
+    Returns:
+        Its bytes, and what to say of it: nothing, or that the last one is
+        damaged.
+
+    Raises:
+        ValueError: If neither the last one nor the one before can be read.
+    """
+    data = path.read_bytes()
+    try:
+        read(path, data)
+    except ValueError as damage:
+        with contextlib.suppress(OSError, ValueError):
+            older = before(path).read_bytes()
+            read(before(path), older)
+            return older, f"{damage}. Going on from {before(path)}"
+        raise
+    return data, ""
 
 
 def read(
@@ -32,13 +89,10 @@ def read(
     Raises:
         ValueError: If the file is not a snapshot, or has another format.
     """
-    try:
-        with np.load(io.BytesIO(data)) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+    with _npz.opened(data, f"{path} is not a snapshot") as archive:
+        arrays = {name: archive[name] for name in archive.files}
         state = json.loads(str(arrays.pop("state")))
         known = state["format"] == _FORMAT
-    except (ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise ValueError(f"{path} is not a snapshot: {error}") from error
     if not known:
         raise ValueError(
             f"{path} is a snapshot of another version of this package: format "

@@ -3,10 +3,11 @@
 `fit` trains a compiled trainer for a number of epochs and keeps one file, the
 snapshot: every weight and moving statistic, the optimiser's slots, the running
 metrics, the epoch and the step in it, the state of the callbacks. It is
-written to a temporary name, flushed and renamed, so it is always complete. A
-resumed run sees the same batches, noise and warm-ups as an uninterrupted run,
-and its final weights are bit-for-bit identical, on one device with the same
-number of threads.
+written to a temporary name, flushed and renamed, so it is always complete; the
+one before it stays, and is taken if a disk has damaged the last one. A resumed
+run sees the same batches, noise and warm-ups as an uninterrupted run, and its
+final weights are bit-for-bit identical, on one device with the same number of
+threads.
 
 Several workers take their snapshots at the same step; the chief writes them,
 and tells the others what they hold when a run begins.
@@ -15,6 +16,7 @@ and tells the others what they hold when a run begins.
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -294,7 +296,10 @@ class _Run(keras.callbacks.Callback):
                 f"{self.path} holds a run already: resume it, or choose "
                 "another folder"
             )
-        return self.path.read_bytes()
+        data, damage = snapshot_file.readable(self.path)
+        if damage:
+            print(damage, file=sys.stderr)
+        return data
 
     def _check(self, state: Mapping[str, Any]) -> None:
         differing = differences(_flat(state["settings"]), _flat(self.settings))

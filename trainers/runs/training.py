@@ -21,6 +21,7 @@ from rs_keras import distribution
 from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_count
 from rs_keras._checks import check_distributions
+from rs_keras._locks import only_writer
 from rs_keras.classifiers.checkpoints import RUN_MODEL
 from rs_keras.logs.selection import selected
 from rs_keras.teacher import digest
@@ -125,6 +126,12 @@ def train(
         if not is_chief:
             temporary = tempfile.TemporaryDirectory()
             run_folder = Path(stack.enter_context(temporary))
+
+        def begun() -> None:
+            run_folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(only_writer(run_folder))
+
+        distribution.everywhere(strategy, begun)
         snapshots.fit(
             trainer,
             passes,
@@ -171,7 +178,6 @@ def _prepare(
     own = [*recipe.callbacks(), SaveModel(folder / RUN_MODEL)]
     if recipe.certify:
         own.append(_certify(recipe, data_dir))
-    folder.mkdir(parents=True, exist_ok=True)
     if not (folder / SNAPSHOT).exists():
         # Opened for appending, a log that is resumed is not emptied before it
         # is put back; left over from before the first snapshot, it goes, and
