@@ -97,7 +97,7 @@ def certify_dataset(
             examples (names the first difference).
         OSError: If the log cannot be written.
 
-    _Example:
+    Example:
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -173,7 +173,7 @@ def decide_dataset(
         radius: See `Certifier.decide`.
         **decide_arguments: See `Certifier.decide`.
 
-    _Example:
+    Example:
 
     >>> import tensorflow as tf
     >>> from rs_keras import Certifier
