@@ -13,6 +13,7 @@ if (_checkout / "setup.py").is_file() and (_checkout / "trainers").is_dir():
 
 if TYPE_CHECKING:
     from rs_keras import adversaries as adversaries
+    from rs_keras import attacks as attacks
     from rs_keras import bounds as bounds
     from rs_keras import datasets as datasets
     from rs_keras import models as models

@@ -35,6 +35,8 @@ class Task:
     ...     label=0, radii=np.array([0.5]), seed=np.array([7, 0]))
     >>> task.likeliest(count=2).tolist()  # in order of the soft prediction
     [2, 1]
+    >>> bool((task.seed_of(0) == task.seed_of(1)).any())
+    False
     """
 
     attacked: AttackedClassifier

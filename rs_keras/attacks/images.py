@@ -268,7 +268,7 @@ class Harness:
             image = np.round(image * LEVELS) / np.float32(LEVELS)
         task = replace(given, image=image, seed=fold_in(root, _SEARCH))
         label = self._predict(task, image, self.alpha, fold_in(root, _CLEAN))
-        result = {
+        result: dict[str, Any] = {
             "predicted": label,
             "norm": np.inf,
             "adversarial": image,

@@ -76,7 +76,7 @@ class RandomSearch(Attack):
                 for _ in range(self.proposals)
             ]
             moved = best.astype(np.float64) - task.image
-            size = self.strength * max(np.linalg.norm(moved), 1e-12)
+            size = self.strength * float(np.linalg.norm(moved))
             tried = balls.along(
                 task.image, moved + size * np.stack(added), reach
             )

@@ -78,7 +78,7 @@ def certify_dataset(
         skip: Takes examples 0, skip, 2 * skip, ...; >= 1.
         max_examples: Maximum number of examples; None for no limit. It may be
             larger when a log is resumed.
-        seed: _Example idx is drawn with `fold_in(seed, idx)`; "keyed" computes
+        seed: Example idx is drawn with `fold_in(seed, idx)`; "keyed" computes
             the seed from the image. None is fresh entropy, or the seed of a
             log that is resumed.
         name: Name of the data set in the settings.
@@ -97,7 +97,7 @@ def certify_dataset(
             examples (names the first difference).
         OSError: If the log cannot be written.
 
-    _Example:
+    Example:
 
     >>> import tempfile
     >>> import tensorflow as tf
@@ -173,7 +173,7 @@ def decide_dataset(
         radius: See `Certifier.decide`.
         **decide_arguments: See `Certifier.decide`.
 
-    _Example:
+    Example:
 
     >>> import tensorflow as tf
     >>> from rs_keras import Certifier

@@ -234,7 +234,7 @@ def pairs(
     [('a', 'pgd')]
     """
     certified = [log for log in logs if not is_attack(log)]
-    found = []
+    found: list[tuple[CertificationLog, CertificationLog]] = []
     for attacked in filter(is_attack, logs):
         before, error = len(found), None
         for log in certified:

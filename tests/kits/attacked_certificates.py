@@ -1,6 +1,6 @@
 """Attacks within certified radii: no certificate may be broken.
 
-    python tests/kits/attacked_certificates.py [IMAGES]
+    python tests/kits/attacked_certificates.py [IMAGES [FIRST]]
 
 trains a small network on the bundled clothes, certifies images of them, attacks
 each within its certified radius and exits with 1 if one is broken.
@@ -92,13 +92,13 @@ def clothes_classifier():
     return trainer.model
 
 
-def main(count):
+def main(count=3_000, begin=0):
     """Attacks `count` images; returns the exit code."""
     certifier = Certifier(clothes_classifier(), SIGMA)
     parts = [datasets.arrays("fashion_mini", s)[0] for s in ("test", "train")]
-    images = np.concatenate(parts)[:count]
+    images = np.concatenate(parts)[: begin + count]
     outcome = Outcome()
-    for first in range(0, len(images), PART):
+    for first in range(begin, len(images), PART):
         # Each attack has half of the images, in turns.
         method = METHODS[first // PART % len(METHODS)]
         part = images[first : first + PART]
@@ -108,4 +108,4 @@ def main(count):
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 3_000))
+    sys.exit(main(*map(int, sys.argv[1:])))
