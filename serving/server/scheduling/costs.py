@@ -49,9 +49,10 @@ class DrawCost:
         with self._lock:
             draws = _GROWTH * self._draws
             if self._seconds:
-                # Not `int` first: a measured 0 must not become infinite.
-                wanted = SLICE_SECONDS / self._seconds + 1e-6
-                draws = max(1, min(draws, int(wanted)))
+                # Of a large network even one pass takes longer, but fewer
+                # copies cost nearly as much.
+                wanted = int(SLICE_SECONDS / self._seconds + 1e-6)
+                draws = min(draws, max(self._pass_size, wanted))
         whole = draws - draws % self._pass_size
         return whole or draws
 

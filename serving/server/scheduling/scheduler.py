@@ -95,9 +95,10 @@ class Scheduler:
         else:
             rows = len(next(iter(inputs.values())))
             expected = rows if name == signature.LOGITS else 0
-        seconds = worker.cost.seconds(expected)
+        alone = worker.cost.seconds(expected)
+        seconds = alone / self._at_once
         self.limits.check_cost(seconds)
-        if expected and not 0 < seconds <= SLICE_SECONDS:
+        if expected and not 0 < alone <= SLICE_SECONDS:
             with self._backlog.admitted(seconds, size):
                 return self._run_long(worker, call, caller)
         with (

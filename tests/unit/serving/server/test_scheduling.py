@@ -106,6 +106,13 @@ def test_slices_shrink_when_draws_become_dear():
     assert cost.slice_draws() == pytest.approx(100 * SLICE_SECONDS, abs=1)
 
 
+def test_slices_of_a_large_network_are_whole_passes():
+    cost = DrawCost(pass_size=16)
+    for _ in range(9):
+        cost.measured(cost.slice_draws(), cost.slice_draws() * 0.05)
+    assert cost.slice_draws() == 16
+
+
 def test_the_first_run_of_a_graph_is_no_measure():
     cost = DrawCost(pass_size=1)
     cost.measured(16, 5.0)
