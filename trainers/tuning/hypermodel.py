@@ -33,21 +33,16 @@ from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
 from rs_keras.logs.file_format import differences
-from rs_keras.logs.selection import selected
 from rs_keras.trainers import recipes
-from rs_keras.trainers.callbacks import CertifyCallback
 from rs_keras.trainers.recipes.recipe import Recipe
 from rs_keras.trainers.tuning import search_spaces
-
-# What a trial's certified accuracies are given at; 0 is the clean accuracy.
-RADII = (0.0, 0.25, 0.5, 0.75, 1.0)
-CLEAN = "val_certified_accuracy_r000"
+from rs_keras.trainers.tuning.own_models import CertifiedTrials
 
 TUNERS = ("random", "bayesian", "hyperband")
 _SETTINGS = "sweep.json"
 
 
-class SmoothingHyperModel(keras_tuner.HyperModel):
+class SmoothingHyperModel(CertifiedTrials):
     """A method of this package, for any tuner of Keras Tuner.
 
     A trial trains a recipe and certifies, after the first epoch and the last,
@@ -110,7 +105,6 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
         data_dir: str | Path | None = None,
         overrides: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(name=f"{dataset}_{method}_{sigma}")
         base = recipes.get(dataset, method, sigma, data_dir)
         if epochs is not None:
             base = base.shortened(epochs)
@@ -119,8 +113,7 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
             search_spaces.default(self.base) if space is None else space
         )
         self.data_dir = data_dir
-        self.n = check_count("n", n)
-        self.cap = 2 * self.base.sigma if cap is None else cap
+        cap = 2 * self.base.sigma if cap is None else cap
         # Checks the names of the space before any work is done.
         self.recipe(keras_tuner.HyperParameters())
         self.held_out = 0
@@ -134,10 +127,8 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
             validation = zip(
                 *datasets.held_out(dataset, validation, data_dir), strict=True
             )
-        self.validation = [
-            (image[0], label) for _, image, label in selected(validation)
-        ]
-        self.objectives = ("val_acr", "val_capped_acr", *self._certify(1).radii)
+        name = f"{dataset}_{method}_{sigma}"
+        super().__init__(name, validation, n, cap)
 
     def recipe(self, hp: keras_tuner.HyperParameters) -> Recipe:
         """Returns the recipe that a trial trains, on all training examples."""
@@ -174,22 +165,15 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
             **kwargs: As in `keras.Model.fit`.
         """
         recipe = self.recipe(hp)
-        first = kwargs.pop("initial_epoch", 0)
-        last = kwargs.pop("epochs", recipe.epochs)
-        certify = self._certify(max(1, last))
+        kwargs.setdefault("epochs", recipe.epochs)
         theirs = list(kwargs.pop("callbacks", None) or ())
         try:
             if not args and kwargs.get("x") is None:
-                kwargs |= self._data(recipe, first)
-            return model.fit(
-                *args,
-                initial_epoch=first,
-                epochs=last,
-                callbacks=[certify, *recipe.callbacks(), *theirs],
-                **kwargs,
-            )
-        except (FloatingPointError, tf.errors.ResourceExhaustedError) as error:
-            raise keras_tuner.errors.FailedTrialError(str(error)) from error
+                kwargs |= self._data(recipe, kwargs.get("initial_epoch", 0))
+            callbacks = [*recipe.callbacks(), *theirs]
+            return super().fit(hp, model, *args, callbacks=callbacks, **kwargs)
+        except keras_tuner.errors.FailedTrialError:
+            raise
         except Exception as error:
             raise keras_tuner.errors.FatalRuntimeError(str(error)) from error
 
@@ -216,12 +200,6 @@ class SmoothingHyperModel(keras_tuner.HyperModel):
             "n": self.n,
             "cap": self.cap,
         }
-
-    def _certify(self, every: int) -> CertifyCallback:
-        """Returns the callback of one training, with nothing remembered."""
-        return CertifyCallback(
-            self.validation, every, self.n, RADII, cap=self.cap
-        )
 
     def _data(self, recipe: Recipe, first: int) -> dict[str, Any]:
         count = self._size() - self.held_out

@@ -11,10 +11,86 @@ import tensorflow as tf
 from rs_keras._checks import check_count
 from rs_keras.logs.selection import selected
 from rs_keras.trainers.callbacks import CertifyCallback
-from rs_keras.trainers.tuning.hypermodel import RADII
+
+# What a trial's certified accuracies are given at; 0 is the clean accuracy.
+RADII = (0.0, 0.25, 0.5, 0.75, 1.0)
+CLEAN = "val_certified_accuracy_r000"
 
 
-class CertifiedHyperModel(keras_tuner.HyperModel):
+class CertifiedTrials(keras_tuner.HyperModel):
+    """Trials that are certified after the first epoch and the last.
+
+    Always the same images with the same noise, so that trials differ by their
+    hyper-parameters alone.
+
+    Args:
+        name: Of the hyper-model.
+        validation: Images and labels, as in `certify_dataset`.
+        n: Draws that bound the probability of a class, >= 1.
+        cap: Of `val_capped_acr`; None leaves it out.
+        sigma: Of the noise; None for that of the trainer.
+
+    Attributes:
+        objectives: The names that a tuner can maximise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        validation: tf.data.Dataset | Iterable,
+        n: int,
+        cap: float | None,
+        sigma: float | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.n = check_count("n", n)
+        self.cap = cap
+        self.sigma = sigma
+        self.validation = [
+            (image[0], label) for _, image, label in selected(validation)
+        ]
+        capped = () if cap is None else ("val_capped_acr",)
+        self.objectives = ("val_acr", *capped, *self._certify(1).radii)
+
+    def fit(
+        self,
+        hp: keras_tuner.HyperParameters,
+        model: keras.Model,
+        *args: Any,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Trains and certifies; called by the tuner.
+
+        Args:
+            hp: Of the trial.
+            model: From `build`.
+            *args: As in `keras.Model.fit`.
+            **kwargs: As in `keras.Model.fit`.
+
+        Raises:
+            keras_tuner.errors.FailedTrialError: If the loss is not finite any
+                more, or the trial does not fit into the memory.
+        """
+        certify = self._certify(max(1, kwargs.get("epochs", 1)))
+        theirs = list(kwargs.pop("callbacks", None) or ())
+        try:
+            return model.fit(*args, callbacks=[certify, *theirs], **kwargs)
+        except (FloatingPointError, tf.errors.ResourceExhaustedError) as error:
+            raise keras_tuner.errors.FailedTrialError(str(error)) from error
+
+    def _certify(self, every: int) -> CertifyCallback:
+        """Returns the callback of one training, with nothing remembered."""
+        return CertifyCallback(
+            self.validation,
+            every,
+            self.n,
+            RADII,
+            cap=self.cap,
+            sigma=self.sigma,
+        )
+
+
+class CertifiedHyperModel(CertifiedTrials):
     """A user's own `build(hp)`, certified after each trial, for any tuner.
 
     A trial trains what `build` returns on the data of `tuner.search` and
@@ -64,59 +140,15 @@ class CertifiedHyperModel(keras_tuner.HyperModel):
         cap: float | None = None,
         sigma: float | None = None,
     ) -> None:
-        super().__init__(name=getattr(build, "__name__", "build"))
         if not callable(build):
             raise ValueError(
                 "`build` must be a function of Keras Tuner's hyper-parameters. "
                 f"Received: build={build!r}"
             )
-        self._build = build
-        self.n = check_count("n", n)
-        self.cap = cap
-        self.sigma = sigma
-        self.validation = [
-            (image[0], label) for _, image, label in selected(validation)
-        ]
-        capped = () if cap is None else ("val_capped_acr",)
-        self.objectives = ("val_acr", *capped, *self._certify(1).radii)
+        name = getattr(build, "__name__", "build")
+        super().__init__(name, validation, n, cap, sigma)
+        self.function = build
 
     def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
         """Returns the user's model of a trial."""
-        return self._build(hp)
-
-    def fit(
-        self,
-        hp: keras_tuner.HyperParameters,
-        model: keras.Model,
-        *args: Any,
-        **kwargs: Any,
-    ) -> keras.callbacks.History:
-        """Trains and certifies; called by the tuner.
-
-        Args:
-            hp: Of the trial.
-            model: From `build`.
-            *args: As in `keras.Model.fit`.
-            **kwargs: As in `keras.Model.fit`.
-
-        Raises:
-            keras_tuner.errors.FailedTrialError: If the loss is not finite any
-                more, or the trial does not fit into the memory.
-        """
-        certify = self._certify(max(1, kwargs.get("epochs", 1)))
-        theirs = list(kwargs.pop("callbacks", None) or ())
-        try:
-            return model.fit(*args, callbacks=[certify, *theirs], **kwargs)
-        except (FloatingPointError, tf.errors.ResourceExhaustedError) as error:
-            raise keras_tuner.errors.FailedTrialError(str(error)) from error
-
-    def _certify(self, every: int) -> CertifyCallback:
-        """Returns the callback of one training, with nothing remembered."""
-        return CertifyCallback(
-            self.validation,
-            every,
-            self.n,
-            RADII,
-            cap=self.cap,
-            sigma=self.sigma,
-        )
+        return self.function(hp)

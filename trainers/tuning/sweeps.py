@@ -11,6 +11,7 @@ import keras_tuner
 
 from rs_keras.report import plots
 from rs_keras.trainers.tuning import hypermodel as tuning
+from rs_keras.trainers.tuning.own_models import CLEAN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,7 +83,7 @@ def _result(trial: Any) -> TrialResult:
         status=str(trial.status),
         score=trial.score if trial.status == "COMPLETED" else None,
         acr=best("val_acr"),
-        clean=best(tuning.CLEAN),
+        clean=best(CLEAN),
         values={
             name: value
             for name, value in trial.hyperparameters.values.items()
