@@ -1,6 +1,7 @@
 """`decide` and a planned `certify` against the fixed number of samples.
 
     python benchmarks/sequential.py [--images 100] [--epochs 6] [--model PATH]
+    python benchmarks/sequential.py --latency [--model PATH]
 
 Trains a LeNet on noisy MNIST (sigma 1.0), unless --model names one, and prints
 for images spread over the test set, each against CERTIFY at n = 100,000 on the
@@ -8,11 +9,17 @@ same images in the same run: samples, seconds, certified accuracy at radius 1.0
 and the ACR; then what the tables cost, and what the active set costs over the
 bare passes. About 45,000 samples a second on two quiet cores: 4 minutes for 100
 images, most of them for the fixed certificates.
+
+With --latency instead: the first `decide` of a new certifier (CPU and wall
+time, for each number of counts, the second in a process that has traced the
+first), then the median and the 99th percentile of `decide` for one image, asked
+by 1 to 16 threads at once.
 """
 
 import argparse
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -36,6 +43,8 @@ N = 100_000
 TOLERANCE = 0.02
 # Images certified together; the methods take turns, chunk after chunk.
 CHUNK = 25
+# Calls of each number of threads whose latency is measured.
+CALLS = 400
 
 
 def trained(epochs):
@@ -189,11 +198,45 @@ def active_set_cost(certifier, images):
         )
 
 
+def latency(model, images):
+    """The first `decide`, and `decide` for one image by several threads."""
+    for name, runner_up in (("two counts", True), ("one count", False)):
+        certifier = rs_keras.Certifier(model, sigma=SIGMA)
+        begun = time.perf_counter(), time.process_time()
+        certifier.decide(images[:1], RADIUS, runner_up=runner_up, seed=1)
+        wall, cpu = time.perf_counter() - begun[0], time.process_time()
+        print(
+            f"first decide, {name}: {wall:.2f} s, {cpu - begun[1]:.2f} s of CPU"
+        )
+
+    def ask(call):
+        begun = time.perf_counter()
+        row = call % len(images)
+        found = certifier.decide(images[row : row + 1], RADIUS, seed=call)
+        return time.perf_counter() - begun, found.n[0]
+
+    certifier = rs_keras.Certifier(model, sigma=SIGMA)
+    ask(0)
+    rows = []
+    for threads in (1, 2, 4, 8, 16):
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(threads) as pool:
+            seconds, draws = zip(*pool.map(ask, range(CALLS)), strict=True)
+        rate = CALLS / (time.perf_counter() - begun)
+        half, most = 1e3 * np.percentile(seconds, [50, 99])
+        row = [threads, f"{half:.1f}", f"{most:.1f}", f"{rate:.1f}"]
+        rows.append([str(cell) for cell in row] + [f"{np.mean(draws):,.0f}"])
+    header = ["threads", "p50, ms", "p99, ms", "images/s", "draws an image"]
+    print(f"decide for one image, radius {RADIUS}, two counts")
+    print(table(header, rows))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--model")
+    parser.add_argument("--latency", action="store_true")
     args = parser.parse_args()
     model = (
         trained(args.epochs)
@@ -202,6 +245,9 @@ def main():
     )
     images, labels = rs_keras.datasets.arrays("mnist", "test")
     chosen = np.arange(args.images) * len(images) // args.images
+    if args.latency:
+        latency(model, images[chosen])
+        return
     certifier = rs_keras.Certifier(model, sigma=SIGMA)
     tables_cost()
     active_set_cost(certifier, images[chosen])

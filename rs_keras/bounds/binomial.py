@@ -51,7 +51,10 @@ _ULPS = 2.0**-50
 
 
 # Traced once: eager, the hundreds of operations would cost 20 ms a call.
-@tf.function(input_signature=[tf.TensorSpec([None], tf.float64)] * 3)
+# AutoGraph would find nothing to convert.
+@tf.function(
+    input_signature=[tf.TensorSpec([None], tf.float64)] * 3, autograph=False
+)
 def confidence_limit(
     k: tf.Tensor, n: tf.Tensor, alpha: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:

@@ -269,8 +269,10 @@ class Certifier(SmoothedClassifier):
             runner_up: Whether to test the second class, too: certifies more
                 images. False certifies with fewer draws.
             seed: See `rs_keras.noise.as_seeds`; None is fresh entropy.
-            n0: Draws that select the class. With `runner_up=False` they are
-                omitted if the radii allow it.
+            n0: Draws that select the class, where it has to be selected: with
+                `runner_up=False` for radii below about 0.05 sigma, otherwise
+                for noise that is not near enough to the Gaussian. In all other
+                cases the class with the most votes is tested at each stage.
 
         Returns:
             A `Decision`.

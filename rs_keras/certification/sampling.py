@@ -74,6 +74,9 @@ class Sampler:
     noise: str = "float"
     table: Any = None
 
+    # AutoGraph takes a second for what is made of graph operations already. It
+    # is there for the classifier, which may have Python's `if` and `for`.
+    @tf.autograph.experimental.do_not_convert
     def noisy(
         self, image: tf.Tensor, seed: tf.Tensor, first: tf.Tensor, m: tf.Tensor
     ) -> tf.Tensor:
@@ -197,6 +200,7 @@ class Sampler:
     def _finite(logits: tf.Tensor) -> tf.Tensor:
         return tf.reduce_all(tf.math.is_finite(logits), -1, keepdims=True)
 
+    @tf.autograph.experimental.do_not_convert
     def _votes(self, logits: tf.Tensor) -> tf.Tensor:
         # Class -1 has no column, so that it gets no vote.
         winner = tf.argmax(logits, -1)

@@ -8,8 +8,9 @@ most alpha, over all stages together: an exact dynamic program over the count
 carries the probability of not having crossed yet from stage to stage, and each
 c_k is the smallest that keeps what is spent so far under
 
-    alpha * (k / K)**rho.
+    (1 - reserve) * alpha * (k / K)**rho,
 
+and alpha at the last stage, which decides the images that no other could.
 Crossing is an increasing event, so a class below p0 crosses even more rarely:
 no stage costs a correction. Pure NumPy and SciPy; nothing here is random.
 
@@ -38,14 +39,26 @@ _CUT = 1e-6
 # Between 1 and 4 the votes of a network for MNIST show no difference above 5 %.
 _RHO = 2.0
 
+# The part of alpha that only the last stage spends, so that after all draws
+# nearly as many images are certified as by a single test of that many.
+_RESERVE = 0.2
+
 # The probability that an image on the very boundary is given up too early.
-_FUTILITY = 0.02
+# Spent as alpha is, so that few are given up after few draws.
+_FUTILITY = 0.05
+
+# The part of alpha for certificates of another class than the most probable
+# one, where two counts are tested and no class is fixed beforehand.
+OTHER_CLASSES = 0.01
 
 
 def checkpoints(
-    n_max: int, first: int = 128, ratio: float = 1.35
+    n_max: int, first: int = 128, ratio: float = 1.25
 ) -> tuple[int, ...]:
     """The numbers of draws at the stages of a test: geometric, up to `n_max`.
+
+    A pass of few draws costs more each, so that stages are at least
+    `first` // 2 draws apart.
 
     Args:
         n_max: Draws at the last stage, >= 1.
@@ -56,18 +69,22 @@ def checkpoints(
 
     >>> from rs_keras.certification.sequential import boundaries
     >>> boundaries.checkpoints(1000)
-    (128, 173, 234, 316, 427, 577, 779, 1000)
+    (128, 192, 256, 320, 400, 500, 625, 782, 978, 1000)
     """
     stages = [min(first, n_max)]
-    while stages[-1] < n_max:
-        stages.append(min(int(np.ceil(stages[-1] * ratio)), n_max))
+    while (last := stages[-1]) < n_max:
+        following = max(int(np.ceil(last * ratio)), last + first // 2)
+        stages.append(min(following, n_max))
     return tuple(stages)
 
 
-def spending(alpha: float, stages: int, rho: float) -> np.ndarray:
+def spending(
+    alpha: float, stages: int, rho: float, reserve: float = 0.0
+) -> np.ndarray:
     """How much of `alpha` is spent up to each stage: float64 [stages].
 
-    alpha * (k / stages)**rho: the larger `rho`, the later it is spent.
+    (1 - reserve) * alpha * (k / stages)**rho, and alpha at the last stage: the
+    larger `rho`, the later it is spent.
 
     Example:
 
@@ -75,7 +92,9 @@ def spending(alpha: float, stages: int, rho: float) -> np.ndarray:
     >>> boundaries.spending(0.5, stages=4, rho=2.0).tolist()
     [0.03125, 0.125, 0.28125, 0.5]
     """
-    return alpha * (np.arange(1, stages + 1) / stages) ** rho
+    parts = (np.arange(1, stages + 1) / stages) ** rho
+    parts[:-1] *= 1 - reserve
+    return alpha * parts
 
 
 class Walk:
@@ -248,6 +267,8 @@ class Tables:
             counts.
         levels: float64 [K], the share of alpha of each stage where two counts
             are tested; else None.
+        futility: float64 [K], the standard errors below a radius at which there
+            is no hope for two counts; else None.
         distance: Total variation between the noise of one draw and the
             Gaussian.
 
@@ -256,9 +277,9 @@ class Tables:
     >>> from rs_keras.certification.sequential import boundaries
     >>> tables = boundaries.one_count((0.25,), 0.5, 0.001, 1_000, selection=100)
     >>> tables.stages.tolist()
-    [128, 173, 234, 316, 427, 577, 779, 1000]
+    [128, 192, 256, 320, 400, 500, 625, 782, 978, 1000]
     >>> tables.upper[:, 0].tolist()  # votes that certify 0.25 at each stage
-    [110, 143, 188, 248, 329, 437, 583, 741]
+    [111, 158, 206, 252, 311, 383, 473, 586, 727, 739]
     """
 
     radii: np.ndarray
@@ -267,6 +288,7 @@ class Tables:
     upper: np.ndarray | None = None
     lower: np.ndarray | None = None
     levels: np.ndarray | None = None
+    futility: np.ndarray | None = None
     distance: float = 0.0
 
     def __post_init__(self) -> None:
@@ -303,7 +325,7 @@ def one_count(
     >>> from rs_keras.certification.sequential import boundaries
     >>> tables = boundaries.one_count((0.25, 0.5), 0.5, 0.001, 1_000, 100)
     >>> tables.upper[-1].tolist(), tables.selection
-    ([741, 880], 0)
+    ([739, 878], 0)
     """
     for fixed in (0, selection):
         stages = checkpoints(n_max - fixed)
@@ -334,11 +356,25 @@ def two_counts(
     Every stage has confidence bounds of its own, at its share of alpha; all of
     them hold together, whatever radius they are compared with.
 
+    No class has to be fixed beforehand. Let a be the most probable class.
+    Certificates of a are false with the probability that the shares allow,
+    which sum to (1 - OTHER_CLASSES) * alpha. Those of a class c != a are rare,
+    since a class is only certified if its count k, beside the largest other
+    count k2, has
+
+        P[Binomial(k + k2, 1/2) >= k] <= OTHER_CLASSES * share / (C - 1)
+
+    for C classes: as k2 is at least the count of a, and c is as probable as a
+    at most, each c passes with at most that probability (given the votes for
+    a and c together, those for c are binomial). In noise that is `distance`
+    away from the Gaussian, n_max draws change this by n_max * distance at most,
+    which is taken off alpha, or the class is fixed beforehand if that is much.
+
     Args:
         radii: Increasing, >= 0.
         alpha: Error probability, over all stages.
         n_max: Draws in all, with the selection.
-        selection: Draws that fix the class.
+        selection: Draws that fix the class where it has to be fixed.
         distance: As in `one_count`.
 
     Example:
@@ -346,14 +382,24 @@ def two_counts(
     >>> from rs_keras.certification.sequential import boundaries
     >>> tables = boundaries.two_counts((0.25, 0.5), 0.001, 1_000, selection=100)
     >>> tables.stages.tolist(), bool(tables.levels.sum() <= 0.001)
-    ([128, 173, 234, 316, 427, 577, 779, 900], True)
+    ([128, 192, 256, 320, 400, 500, 625, 782, 978, 1000], True)
+    >>> tables.selection
+    0
     """
+    if n_max * distance <= OTHER_CLASSES * alpha:
+        alpha -= n_max * distance
+        selection = 0
     stages, levels = shares_of_stages(alpha, n_max - selection)
+    # In standard errors, the boundary of one share is nearly that of any
+    # estimate. Stopping for want of hope certifies nothing: near is enough.
+    draws = np.array(stages)
+    successes = boundary(0.5, 0.5, stages, _hopeless(stages))
     return Tables(
         np.array(radii),
         selection,
-        np.array(stages),
+        draws,
         levels=levels,
+        futility=(2 * successes - draws) / np.sqrt(draws),
         distance=distance,
     )
 
@@ -363,16 +409,19 @@ def shares_of_stages(
 ) -> tuple[tuple[int, ...], np.ndarray]:
     """The stages up to `n_max`, and the part of alpha that each may spend.
 
+    On certificates of the most probable class, see `two_counts`.
+
     Example:
 
     >>> from rs_keras.certification.sequential import boundaries
     >>> stages, shares = boundaries.shares_of_stages(0.001, 300)
     >>> stages, shares.round(6).tolist()
-    ((128, 173, 234, 300), [6.2e-05, 0.000187, 0.000312, 0.000437])
+    ((128, 192, 256, 300), [4.9e-05, 0.000148, 0.000247, 0.000544])
     """
     stages = checkpoints(n_max)
     # The sum of the parts must not round to more than alpha.
-    spent = spending(alpha * (1 - 1e-12), len(stages), _RHO)
+    alpha *= (1 - OTHER_CLASSES) * (1 - 1e-12)
+    spent = spending(alpha, len(stages), _RHO, _RESERVE)
     return stages, np.diff(spent, prepend=0.0)
 
 
@@ -383,8 +432,8 @@ _Null = Sequence[tuple[float, float]]
 def _boundaries(
     null: _Null, alpha: float, stages: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    levels = spending(alpha, len(stages), _RHO)
-    hopeless = spending(_FUTILITY, len(stages), 1.0)
+    levels = spending(alpha, len(stages), _RHO, _RESERVE)
+    hopeless = _hopeless(stages)
     upper, lower = [], []
     for p, q in null:
         upper.append(boundary(p, q, stages, levels))
@@ -395,6 +444,11 @@ def _boundaries(
     ends = np.maximum.accumulate(np.stack(lower, 1), axis=1)
     ends[-1] = stages[-1]
     return nested, ends
+
+
+def _hopeless(stages: Sequence[int]) -> np.ndarray:
+    """What is spent of the probability of giving up: float64 [K]."""
+    return spending(_FUTILITY, len(stages), _RHO)
 
 
 def _null_hypotheses(

@@ -24,6 +24,7 @@ from rs_keras.certification.certificate import guarantee
 from rs_keras.certification.sequential.boundaries import Tables
 from rs_keras.certification.sequential.boundaries import one_count
 from rs_keras.certification.sequential.boundaries import two_counts
+from rs_keras.certification.sequential.stopping_rules import Stage
 from rs_keras.certification.sequential.stopping_rules import one_count_rule
 from rs_keras.certification.sequential.stopping_rules import two_count_rule
 from rs_keras.certification.spec import DecideSpec
@@ -116,17 +117,24 @@ def decision_settings(
     }
 
 
-# Traced once each, for all numbers of images, classes and radii.
+# Traced once each, for all numbers of images, classes and radii. They are made
+# of graph operations already: AutoGraph would take a second to find that out.
 _INTS = tf.TensorSpec([None], tf.int64)
 _VOTES = tf.TensorSpec([None, None], tf.int64), _INTS, _INTS
 _NUMBER = tf.TensorSpec([], tf.float64)
 _RADII = tf.TensorSpec([None], tf.float64)
 TRACED_RULES = (
-    tf.function(one_count_rule, [*_VOTES, _INTS, _INTS]),
+    tf.function(one_count_rule, [*_VOTES, _INTS, _INTS], autograph=False),
     tf.function(
         two_count_rule,
-        [*_VOTES, tf.TensorSpec([], tf.int64), _NUMBER, _RADII]
-        + [_NUMBER, _NUMBER],
+        [
+            *_VOTES,
+            Stage(tf.TensorSpec([], tf.int64), _NUMBER, _NUMBER),
+            _RADII,
+            _NUMBER,
+            _NUMBER,
+        ],
+        autograph=False,
     ),
 )
 
@@ -145,8 +153,11 @@ def _rule_at(
         return lambda *votes: one_count(*votes, *[row[stage] for row in limits])
     return lambda *votes: two_count(
         *votes,
-        n=tf.constant(tables.stages)[stage],
-        alpha=tf.constant(tables.levels)[stage],
+        stage=Stage(
+            tf.constant(tables.stages)[stage],
+            tf.constant(tables.levels)[stage],
+            tf.constant(tables.futility)[stage],
+        ),
         radii=radii,
         sigma=tf.constant(sigma, tf.float64),
         distance=tf.constant(tables.distance, tf.float64),
