@@ -2,15 +2,18 @@
 
 import contextlib
 import io
+import os
 from collections.abc import Iterator
-from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
 
 @contextlib.contextmanager
-def opened(source: str | Path | bytes, complaint: str) -> Iterator[NpzFile]:
+def opened(
+    source: str | os.PathLike[str] | bytes, complaint: str
+) -> Iterator[NpzFile]:
     """Opens an archive of plain arrays; what fails in the block is its fault.
 
     A damaged archive raises nearly anything: errors of the zip file, of zlib,
@@ -39,9 +42,9 @@ def opened(source: str | Path | bytes, complaint: str) -> Iterator[NpzFile]:
     """
     with contextlib.ExitStack() as stack:
         if isinstance(source, bytes):
-            file = io.BytesIO(source)
+            file: IO[bytes] = io.BytesIO(source)
         else:
-            file = stack.enter_context(open(source, "rb"))  # type: ignore
+            file = stack.enter_context(open(source, "rb"))
         try:
             # NumPy leaves a file open that it finds broken; this one is ours.
             archive = np.load(file, allow_pickle=False)

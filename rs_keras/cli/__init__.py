@@ -7,7 +7,10 @@ alone may import all packages.
 """
 
 import os
+import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -17,6 +20,7 @@ from rs_keras.cli._parser import COMMANDS as COMMANDS
 from rs_keras.cli._parser import error_text
 from rs_keras.cli._parser import make_parser as make_parser
 from rs_keras.cli._parser import parse
+from rs_keras.cli._parser import visible
 
 # Printed by `rs-keras` alone: from data to requests.
 _USUAL = """\
@@ -38,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code.
 
     0: success. 1: success, but the answer is no. 2: an argument, a file or a
-    value is wrong (reported in one line on stderr). 130: stopped with Ctrl-C.
+    value is wrong (reported in one line on stderr). 70: a defect, whose
+    traceback is kept in a file. 130: stopped with Ctrl-C. 141: nobody reads
+    the output any more.
     """
     args = parse(sys.argv[1:] if argv is None else argv)
     if args.command is None:
@@ -50,9 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in getattr(args, "imports", ()):
             _import(name)
         command = import_module(f"rs_keras.cli.{args.command}")
-        return command.run(args) or 0
-    except (ValueError, OSError) as error:
-        text = error_text(error, args)
+        code = command.run(args) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read the output has enough, such as `| head`. What is left
+        # in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except (ValueError, OSError, ImportError, FloatingPointError) as error:
+        text = visible(error_text(error, args))
         print(f"rs-keras {args.command}: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -62,6 +75,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
+    except MemoryError:
+        print(
+            f"rs-keras {args.command}: there is not enough memory. Smaller "
+            "passes (--batch-size) need less, where the command has them.",
+            file=sys.stderr,
+        )
+        return 2
+    except Exception as error:
+        told = visible(f"{type(error).__name__}: {error}")
+        print(
+            f"rs-keras {args.command}: {told}\nThis is a defect of rs-keras: "
+            f"its traceback is in {_kept_traceback()}",
+            file=sys.stderr,
+        )
+        return 70
+
+
+def _kept_traceback() -> str:
+    """Writes the traceback of the error in hand to a file of its own."""
+    handle, name = tempfile.mkstemp(prefix="rs-keras-", suffix=".txt")
+    with open(handle, "w", errors="replace") as file:
+        file.write(f"rs-keras {rs_keras.__version__}\n")
+        file.write(f"{' '.join(sys.argv)}\n{traceback.format_exc()}")
+    return name
 
 
 def _import(name: str) -> None:

@@ -147,6 +147,26 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return args
 
 
+def visible(text: str) -> str:
+    """Returns a text that does nothing to the terminal but stand in it.
+
+    A name of a file, or what a file or a server says, may hold sequences that
+    move the cursor or set the title.
+
+    Example:
+
+    >>> from rs_keras.cli._parser import visible
+    >>> print(visible("clear\x1b[2J.tsv"))
+    clear\\x1b[2J.tsv
+    """
+    return "".join(
+        char
+        if char.isprintable() or char in "\n\t"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def error_text(error: Exception, args: argparse.Namespace) -> str:
     """Returns an error's text; for a file, with the argument that names it."""
     if not isinstance(error, OSError) or not error.filename:

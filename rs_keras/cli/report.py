@@ -4,6 +4,7 @@ import argparse
 
 from rs_keras._checks import check_count
 from rs_keras.cli import _logs
+from rs_keras.datasets.registry import REGISTRY
 from rs_keras.logs.log import CertificationLog
 from rs_keras.logs.robustness import is_attack
 from rs_keras.report import Thumbnails
@@ -43,6 +44,12 @@ def _thumbnails(
         why = "name several data sets" if names else "do not name a data set"
         return None, f"No pictures: the logs' settings {why}."
     name = str(names.pop())
+    if name.split("/")[0].split(":")[0] not in REGISTRY:
+        # Somebody else's log may name any file of this machine.
+        return None, (
+            f"No pictures: the settings name {name}, which is no public data "
+            "set; --data gives a report pictures of your own files."
+        )
     try:
         return Thumbnails.of_dataset(name, chosen, args.data_dir), None
     except (ValueError, OSError) as error:

@@ -315,4 +315,19 @@ def test_command_without_a_data_set_says_why(tmp_path, capsys):
         writer.write(0, 1, 1, 0.5, 1.0)
     out = tmp_path / "report.html"
     assert rs_keras.cli.main(["report", str(path), "-o", str(out)]) == 0
-    assert "No pictures: my own could not be read" in out.read_text()
+    assert "No pictures: the settings name my own" in out.read_text()
+
+
+def test_a_log_of_somebody_else_opens_no_files(tmp_path):
+    """It may name any data on this machine; --data is the user's word."""
+    images = np.full([3, 4, 4, 1], 200, np.uint8)
+    np.savez(tmp_path / "own.npz", images=images, labels=[1, 1, 1])
+    path, out = tmp_path / "run.tsv", tmp_path / "report.html"
+    name = f"npz:{tmp_path / 'own.npz'}"
+    with LogWriter(path, SETTINGS | {"dataset": name}) as writer:
+        writer.write(0, 1, 1, 0.5, 1.0)
+    command = ["report", str(path), "-o", str(out)]
+    assert rs_keras.cli.main(command) == 0
+    assert "sheet" not in data_of(out.read_text())
+    assert rs_keras.cli.main([*command, "--data", name]) == 0
+    assert data_of(out.read_text())["sheet"]["idx"] == [0]
