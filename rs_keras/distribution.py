@@ -97,10 +97,21 @@ def _parsed(text: str) -> tuple[Member, dict[str, list[str]]]:
         raise ValueError(f"{_WANTED}. Received: none, it is not set")
     try:
         config = json.loads(text)
-        jobs = {job: list(names) for job, names in config["cluster"].items()}
-        task, index = config["task"]["type"], int(config["task"]["index"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{_WANTED}. Received: {text!r}") from error
+        jobs = {
+            job: list(map(str, names))
+            for job, names in config["cluster"].items()
+        }
+        task = str(config["task"]["type"])
+        index = int(config["task"]["index"])
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise ValueError(f"{_WANTED}. Received: {text[:300]!r}") from error
     unknown_jobs = [job for job in jobs if job not in _JOBS]
     if unknown_jobs:
         raise ValueError(

@@ -292,7 +292,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
         return {}
     try:
         settings = json.loads(settings_file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{settings_file}: not a JSON file ({error})"
         ) from error
@@ -300,7 +300,43 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(
             f"{settings_file}: must hold a JSON object of settings"
         )
+    for kind, (names, is_of) in _KINDS.items():
+        for name in names.split():
+            value = settings.get(name)
+            if value is not None and not is_of(value):
+                raise ValueError(
+                    f"{settings_file}: `{name}` must be {kind}. "
+                    f"Received: {name}={value!r}"
+                )
     return settings
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    # Not `isfinite`, which fails on the largest whole numbers of JSON.
+    return is_real and abs(value) < 1e300
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+# What is written here under these names, and read without another look.
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "a text": (
+        "dataset bound noise dtype scope norm attack",
+        lambda value: isinstance(value, str),
+    ),
+    "a number": ("sigma alpha max_radius", _is_number),
+    "a whole number": (
+        "n n0 skip",
+        lambda value: type(value) is int and abs(value) < 2**63,
+    ),
+    "a list of numbers": (
+        "radii attack_radii expert_sigmas shard",
+        _are_numbers,
+    ),
+}
 
 
 def write_settings(
