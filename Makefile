@@ -78,7 +78,8 @@ soak: setup
 	$(BIN)/python benchmarks/server.py --soak
 
 attacks: setup
-	$(BIN)/python tests/kits/attacked_certificates.py 3000
+	$(BIN)/python tests/kits/attacked_certificates.py dense 5000
+	$(BIN)/python tests/kits/attacked_certificates.py lenet 500
 
 clean:
 	rm -rf build dist *.egg-info quickstart site

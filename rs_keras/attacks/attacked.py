@@ -42,6 +42,9 @@ class AttackedClassifier:
         shape: (H, W, C).
         num_classes: How many classes there are.
 
+    Raises:
+        ValueError: If it is another kind of certifier.
+
     Example:
 
     >>> import numpy as np
@@ -58,6 +61,7 @@ class AttackedClassifier:
     """
 
     def __init__(self, certifier: Certifier, shape: Sequence[int]) -> None:
+        check_certifier(certifier)
         self.certifier = certifier
         self.shape = tuple(shape)
         sampler = certifier.sampler(self.shape)
@@ -175,6 +179,19 @@ class AttackedClassifier:
                 autograph=False,
             )
         return self._graphs[key]
+
+
+def check_certifier(certifier: Any) -> None:
+    """Refuses clients, and certifiers that choose sigma for each image.
+
+    Raises:
+        ValueError: If it is no `Certifier`.
+    """
+    if not isinstance(certifier, Certifier):
+        raise ValueError(
+            "`certifier` must be a `Certifier`: an attack is on one smoothed "
+            f"classifier, in this process. Received: {type(certifier).__name__}"
+        )
 
 
 def _softened(logits: tf.Tensor) -> tf.Tensor:

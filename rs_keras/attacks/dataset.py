@@ -15,6 +15,7 @@ import tensorflow as tf
 from rs_keras._atomic_files import written_whole
 from rs_keras._checks import check_images
 from rs_keras.attacks.attacked import AttackedClassifier
+from rs_keras.attacks.attacked import check_certifier
 from rs_keras.attacks.base import Attack
 from rs_keras.attacks.base import Task
 from rs_keras.attacks.images import Harness
@@ -88,6 +89,7 @@ def attack_dataset(
     >>> log.certified_accuracy([0.1, 0.5])
     array([1. , 0.5])
     """
+    check_certifier(certifier)
     harness = Harness(method or SmallestPerturbation(), n, alpha)
     reach = checked_radii(np.ravel(radii), 1)
     attacked: dict[tuple[int, ...], AttackedClassifier] = {}

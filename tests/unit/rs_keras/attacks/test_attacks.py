@@ -11,6 +11,7 @@ import tensorflow as tf
 from kits.linear import Linear
 
 from rs_keras import Certifier
+from rs_keras import DataDependentCertifier
 from rs_keras import attacks
 from rs_keras.attacks.images import Harness
 from rs_keras.attacks.rays import leads
@@ -147,6 +148,12 @@ def test_a_goal_is_reached_past_a_nearer_class():
         # The noise of both pixels: classes 0 and 2 tie about at y = 0.5.
         assert 0.28 < found.norm[0] < 0.4
         assert found.norm[0] > any_class.norm[0]
+
+
+def test_a_sigma_for_each_image_is_not_one_classifier(linear, some):
+    certifier = DataDependentCertifier(linear, sigma0=0.1)
+    with pytest.raises(ValueError, match="must be a `Certifier`: an attack"):
+        attacks.attack(certifier, some[0], some[1], 0.1)
 
 
 def test_what_is_wrong_already_needs_no_perturbation(certifier, some):
