@@ -99,8 +99,10 @@ _ADVICE = {
     _Code.NOT_FOUND: "is `model_name` the name that the server gives it?",
     _Code.FAILED_PRECONDITION: "is the model an export of rs-keras?",
     _Code.UNIMPLEMENTED: "is this the gRPC port of TF Serving?",
-    _Code.UNAUTHENTICATED: "does it want a client certificate (`tls`)?",
-    _Code.PERMISSION_DENIED: "does it want a client certificate (`tls`)?",
+    _Code.UNAUTHENTICATED: "does it want a `token`, or a client certificate "
+    "(`tls`)?",
+    _Code.PERMISSION_DENIED: "does it want another `token`, or a client "
+    "certificate (`tls`)?",
 }
 
 

@@ -75,6 +75,8 @@ class Certificate(Rows):
         settings: What the guarantee rests on: sigma, alpha, bound, runner_up,
             n0, n, noise and, for soft bounds, beta.
         sigma: float64 [B] where each image has its own, else None.
+        receipt: JSON with which `rs-keras verify` checks it, if a client asked
+            for one; of all images that were certified together.
 
     Example:
 
@@ -108,6 +110,7 @@ class Certificate(Rows):
     seed: np.ndarray
     settings: Mapping[str, Any] = field(default_factory=dict)
     sigma: np.ndarray | None = None
+    receipt: str | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -116,7 +119,7 @@ class Certificate(Rows):
         arrays = {
             name: np.asarray(value)[rows]
             for name, value in vars(self).items()
-            if name != "settings" and value is not None
+            if name not in ("settings", "receipt") and value is not None
         }
         return replace(self, **arrays)
 

@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Iterable
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,10 +98,16 @@ def client_of(
         timeout=args.timeout,
         tls=serving.ClientTLS(*files) if args.tls or any(files) else None,
         audit=args.audit,
+        token=None if args.token_file is None else partial(_token, args),
     )
     if args.wait:
         client.wait_ready(args.wait)
     return client
+
+
+def _token(args: argparse.Namespace) -> str:
+    """Reads the token of a request: the file may be replaced meanwhile."""
+    return Path(args.token_file).read_text(encoding="utf-8").strip()
 
 
 def read_image(

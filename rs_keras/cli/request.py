@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,18 @@ from rs_keras.cli import _certification
 from rs_keras.cli import _photographs
 from rs_keras.serving import CertificationClient
 
-# Raised by NumPy for a file that is not an archive, or a truncated one.
-
 
 def run(args: argparse.Namespace) -> int:
     with _certification.client_of(args, args.address) as client:
         if args.image is None and args.npz is None:
             _describe(client, args)
             return 0
-        images, names = _images(args, client)
+        if args.out is not None:
+            _check_receipt(args)
+        images, names = images_of(args, client.model.image_shape)
         answer = _request(client, images, args)
+        if args.out is not None:
+            Path(args.out).write_text(answer.receipt, encoding="utf-8")
         for row, name in enumerate(names):
             if args.json:
                 print(json.dumps(_values(name, answer, row)))
@@ -48,11 +51,22 @@ def _describe(client: CertificationClient, args: argparse.Namespace) -> None:
     )
 
 
-def _images(
-    args: argparse.Namespace, client: CertificationClient
+def _check_receipt(args: argparse.Namespace) -> None:
+    if args.predict or args.radius is not None:
+        raise ValueError(
+            "--receipt must not be given with --predict or --radius, which "
+            f"give no certificate. Received: --receipt {args.out}"
+        )
+    # Found out now, not after the draws.
+    with open(args.out, "a", encoding="utf-8"):
+        pass
+
+
+def images_of(
+    args: argparse.Namespace, shape: tuple[int, int, int]
 ) -> tuple[np.ndarray, list[str]]:
+    """Returns the images of --image or --npz, and their names."""
     if args.image is not None:
-        shape = client.model.image_shape
         resize = _photographs.resize_of(args)
         read = [
             _certification.read_image(path, shape, resize)
@@ -85,7 +99,10 @@ def _request(
     if args.radius is not None:
         limit = {} if args.n is None else {"n_max": args.n}
         return client.decide(images, args.radius, n0=args.n0, **limit, **shared)
-    return client.certify(images, n0=args.n0, n=args.n, **shared)
+    receipt = args.out is not None
+    return client.certify(
+        images, n0=args.n0, n=args.n, receipt=receipt, **shared
+    )
 
 
 def _sentence(answer: Any, row: int) -> str:

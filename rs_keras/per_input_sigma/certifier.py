@@ -158,7 +158,7 @@ class DataDependentCertifier:
             self._at(own_sigma, image[None], row[None], certify_arguments)
             for image, own_sigma, row in zip(images, chosen, seeds, strict=True)
         ]
-        joined = {
+        joined: dict[str, Any] = {
             field.name: np.concatenate(
                 [getattr(row, field.name) for row in rows]
             )

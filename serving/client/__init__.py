@@ -10,7 +10,7 @@ From a call to the wire, top to bottom:
 
 In addition, `discovery` finds the available version, `tasks` cuts draws into
 requests, `answers` and `audit` check responses, and `fleet` holds the state
-that all calls of a client share: servers, channels and their speed.
+that all calls of a client share: servers, channels and their `load`.
 """
 
 from typing import TYPE_CHECKING

@@ -28,7 +28,7 @@ _ATOL = 1e-12
 
 
 def certificate(
-    model: ServedModel, spec: CertifySpec, **votes: np.ndarray
+    model: ServedModel, spec: CertifySpec, **votes: Any
 ) -> Certificate:
     """Computes the certificate from votes.
 

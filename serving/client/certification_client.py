@@ -5,19 +5,23 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from typing import Self
 from typing import TypeVar
 
 import numpy as np
 
+from rs_keras._checks import check_flag
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.certificate import Prediction
 from rs_keras.certification.sequential.decision import Decision
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.noise.keyed_seeds import Seed
+from rs_keras.serving import receipts
 from rs_keras.serving.client import discovery
 from rs_keras.serving.client import procedures
+from rs_keras.serving.client.channels import Token
 from rs_keras.serving.client.fleet import Fleet
 from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.served_model import ServedModel
@@ -47,11 +51,14 @@ class CertificationClient:
     fresh seed unless one was given. All servers must describe it alike.
 
     A request is sent again, at most `retries` times in a row to one server,
-    when a server is away (UNAVAILABLE, a dropped connection), busy
-    (RESOURCE_EXHAUSTED), or, in smaller chunks, when its deadline passed.
-    Anything else leaves the server out of the call, and is the error if no
-    other is left. One client may be used from several threads. It does not
-    connect before it is asked for something.
+    when a server is away (UNAVAILABLE, a dropped connection), or, in smaller
+    chunks, when its deadline passed; for `timeout` seconds, when it is busy
+    (RESOURCE_EXHAUSTED). Anything else leaves the server out of the call, and
+    is the error if no other is left. A request that takes much longer than
+    usual is repeated by another server, with the same draws. One client may be
+    used from several threads: use one for all, since it limits the requests of
+    all its calls to what the servers take. It does not connect before it is
+    asked for something.
 
     An answer is evidence: labels, bounds and radii are computed here, from the
     counts. A server whose answer no export can give, such as more votes than
@@ -64,9 +71,12 @@ class CertificationClient:
         model_name: What the servers call the model.
         version: Of the model; None for the newest.
         timeout: Seconds that one request may take, > 0. The deadline also
-            ends the server's work.
+            ends the server's work. A server that is busy is asked again for
+            as long.
         retries: How often a server that failed is tried again in one call.
-        in_flight: Requests per server that run at the same time.
+        in_flight: Requests of one call that run on a server at the same time.
+            Those of all calls are limited by what the server takes without
+            refusing.
         tls: A `ClientTLS` for encrypted connections; True for the system's
             certificates.
         audit: Share of the chunks, in [0, 1], that another server repeats.
@@ -75,6 +85,9 @@ class CertificationClient:
             in the call are repeated. With two servers alone, and
             where it is too late (`certify_each`, `decide_each`), that is an
             error which names them. None is made with one server.
+        token: A bearer token for each request, or a function that returns it:
+            it is called for each request, so the token may change. Other
+            machines get it over TLS only.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -129,6 +142,7 @@ class CertificationClient:
         in_flight: int = 2,
         tls: ClientTLS | bool | None = None,
         audit: float = 0.0,
+        token: Token | None = None,
     ) -> None:
         self._fleet = Fleet(
             servers,
@@ -139,6 +153,7 @@ class CertificationClient:
             in_flight=in_flight,
             tls=tls,
             audit=audit,
+            token=token,
         )
         # Set for `AsyncCertificationClient`, which may stop it; otherwise each
         # method makes a new one.
@@ -303,6 +318,7 @@ class CertificationClient:
         seed: Seed = None,
         chunk: int | None = None,
         progress: Progress | None = None,
+        receipt: bool = False,
     ) -> Certificate:
         """Certifies each image.
 
@@ -331,6 +347,8 @@ class CertificationClient:
             chunk: Draws per request; None takes about a second's.
             progress: Is called with (draws made, draws in all) after each
                 request.
+            receipt: Whether to add a receipt, with which `rs-keras verify`
+                checks the certificate later: JSON, in the attribute `receipt`.
 
         Returns:
             A `Certificate`; its settings name model and version.
@@ -349,6 +367,7 @@ class CertificationClient:
             "tolerance": tolerance,
             "max_radius": max_radius,
         }
+        check_flag("receipt", receipt)
         as_exported = (
             seed is None
             and chunk is None
@@ -362,8 +381,13 @@ class CertificationClient:
             spec = model.certify_spec(**arguments)
             procedure = procedures.Certify(model, spec)
             if as_exported and procedure.is_one_request(call):
-                return procedure.ask_one(call, images)
-            return procedure.run(call, images, seed, chunk, progress)
+                found = procedure.ask_one(call, images)
+            else:
+                found = procedure.run(call, images, seed, chunk, progress)
+            if not receipt:
+                return found
+            text = receipts.write(model, model.images(images), found)
+            return replace(found, receipt=text)
 
         return self._run(attempt)
 

@@ -1,7 +1,11 @@
-"""Server addresses, DNS resolution, gRPC channels and failed TLS handshakes."""
+"""Server addresses, gRPC channels and tokens, and why a connection fails."""
 
+import ipaddress
+import os
+import re
 import socket
 import ssl
+from collections.abc import Callable
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,6 +28,11 @@ _OPTIONS = (
     # One connection each: else equal targets share one in this process.
     ("grpc.use_local_subchannel_pool", 1),
 )
+# gRPC's order; it reads the names in lower case only.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+_NO_PROXY = ("no_grpc_proxy", "no_proxy")
+# What RFC 6750 allows in a bearer token.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _UNIX = "unix:"
 _DNS = "dns:///"
 _PROBE_SECONDS = 3.0
@@ -32,6 +41,10 @@ _NOT_YET_VALID = 9
 _EXPIRED = 10
 _UNKNOWN_ISSUER = (18, 19, 20, 21)
 _WRONG_NAME = (62, 64)
+
+
+Token = str | Callable[[], str]
+Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -163,6 +176,109 @@ def open_channel(endpoint: Endpoint, tls: ClientTLS | None) -> grpc.Channel:
     name = tls.server_name or endpoint.name
     options = (*_OPTIONS, ("grpc.ssl_target_name_override", name))
     return grpc.secure_channel(endpoint.target, tls.credentials(), options)
+
+
+def check_token(
+    token: Token | None, addresses: Iterable[Address], tls: ClientTLS | None
+) -> None:
+    """Refuses a token that cannot be sent, or would be sent in the clear.
+
+    Raises:
+        ValueError: Without the token in its text.
+    """
+    if isinstance(token, str):
+        bearer(token)
+    elif token is not None and not callable(token):
+        raise ValueError(
+            "`token` must be a string, a function that returns one, or None. "
+            f"Received: token of type {type(token).__name__}"
+        )
+    for address in addresses:
+        if token is not None and tls is None and not _is_local(address.host):
+            raise ValueError(
+                "`token` must be sent over TLS, except to this machine: give "
+                f"`tls`. Received: servers={address.text!r}, tls=None"
+            )
+
+
+def _is_local(host: str) -> bool:
+    """Whether a host is this machine; a socket has no host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in ("", "localhost")
+
+
+def bearer(token: Token | None) -> Metadata | None:
+    """Returns the metadata of a request that carries a token.
+
+    Args:
+        token: The token, or a function that returns the one to use now.
+
+    Raises:
+        ValueError: If it is not a bearer token (RFC 6750). The text does not
+            contain it.
+
+    Example:
+
+    >>> from rs_keras.serving.client import channels
+    >>> channels.bearer(lambda: "abc.def")
+    (('authorization', 'Bearer abc.def'),)
+    """
+    if token is None:
+        return None
+    text = token() if callable(token) else token
+    if not isinstance(text, str) or not _TOKEN.fullmatch(text):
+        what = f"{len(text)} characters" if isinstance(text, str) else "no text"
+        raise ValueError(
+            "`token` must consist of letters, digits and ._~+/- (`=` at its "
+            f"end), without spaces or line ends. Received: {what}"
+        )
+    return (("authorization", f"Bearer {text}"),)
+
+
+def proxy_note(endpoint: Endpoint) -> str:
+    """Says that gRPC uses a proxy for a server; empty if it does not.
+
+    Example:
+
+    >>> import os
+    >>> from rs_keras.serving.client import channels
+    >>> os.environ["http_proxy"] = "http://proxy:3128"
+    >>> os.environ["no_proxy"] = ""
+    >>> [address] = channels.parse("127.0.0.1:8500")
+    >>> [endpoint] = channels.resolve(address)
+    >>> channels.proxy_note(endpoint)[:60]
+    ' (http_proxy=http://proxy:3128 sends it through a proxy; ...'
+    >>> del os.environ["http_proxy"], os.environ["no_proxy"]
+    """
+    if endpoint.target.startswith(_UNIX):
+        return ""
+    host = _address(endpoint.target).host
+    variable = next((name for name in _PROXIES if os.environ.get(name)), None)
+    if variable is None or _is_excepted(host):
+        return ""
+    # A proxy's address may contain a password.
+    proxy = re.sub(r"//.*@", "//...@", os.environ[variable])
+    return (
+        f" ({variable}={proxy} sends it through a proxy; to connect directly, "
+        f"add {host} to no_proxy)"
+    )
+
+
+def _is_excepted(host: str) -> bool:
+    """Whether gRPC connects to a host directly, as `no_proxy` says."""
+    lists = [os.environ[name] for name in _NO_PROXY if name in os.environ]
+    entries = [entry.strip() for entry in (lists or [""])[0].split(",")]
+    return any(_covers(entry, host) for entry in entries if entry)
+
+
+def _covers(entry: str, host: str) -> bool:
+    try:
+        network = ipaddress.ip_network(entry, strict=False)
+        return ipaddress.ip_address(host) in network
+    except ValueError:
+        return host.lower().endswith(entry.lower())
 
 
 def trouble(endpoint: Endpoint, tls: ClientTLS | None) -> str | None:

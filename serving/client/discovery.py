@@ -28,6 +28,8 @@ _SHORT = 10.0
 # Seconds to wait for the other servers once one has answered.
 _PATIENCE = 3.0
 _LONGEST_PAUSE = 2.0
+# Servers whose connections are examined for an error: some seconds each.
+_MOST_EXAMINED = 3
 # Seconds between two attempts of `wait_ready`.
 _FIRST_WAIT = 0.05
 _LONGEST_WAIT = 1.0
@@ -72,7 +74,9 @@ def served_model(call: Call, attempts: int | None = None) -> ServedModel:
         raise ValueError("The client was closed.")
     model = fleet.model
     if model is None:
-        return _discover(call, attempts or fleet.retries + 1)
+        if attempts is None:
+            return _discover_together(call)
+        return _discover(call, attempts)
     if fleet.may_have_grown:
         try:
             fleet.resolve()
@@ -138,6 +142,23 @@ def _short(fleet: Fleet) -> float:
     return min(fleet.timeout, _SHORT)
 
 
+def _discover_together(call: Call) -> ServedModel:
+    """Queries the servers once for all calls that need to now."""
+    while True:
+        found, leads = call.fleet.join_discovery()
+        if leads:
+            with call.fleet.leading(found):
+                model = _discover(call, call.fleet.retries + 1)
+                found.set_result(model)
+                return model
+        found.add_done_callback(lambda _: call.wake())
+        while not found.done():
+            call.next(_LONGEST_PAUSE)
+        # The call that led was stopped: another one leads.
+        if not found.cancelled():
+            return found.result()
+
+
 def _discover(call: Call, attempts: int) -> ServedModel:
     fleet = call.fleet
     fleet.resolve()
@@ -159,16 +180,25 @@ def _discover(call: Call, attempts: int) -> ServedModel:
                 why = failed.get(server, f"it serves {available.get(server)}")
                 log_excluded(server, why, version=version)
         return model
+    reasons = [
+        _reason(fleet, server, why, place < _MOST_EXAMINED)
+        for place, (server, why) in enumerate(failed.items())
+    ]
     raise ServingError(
-        "no server answers: "
-        + "; ".join(
-            f"{server.label}: {trouble}"
-            if (trouble := channels.trouble(server.endpoint, fleet.client_tls))
-            else str(why)
-            for server, why in failed.items()
-        ),
+        f"no server answers: {'; '.join(reasons)}",
         grpc.StatusCode.UNAVAILABLE,
     )
+
+
+def _reason(
+    fleet: Fleet, server: Server, why: str | ServingError, examine: bool
+) -> str:
+    """Says why a server does not answer, in more detail than gRPC."""
+    trouble = None
+    if examine:
+        trouble = channels.trouble(server.endpoint, fleet.client_tls)
+    reason = f"{server.label}: {trouble}" if trouble else str(why)
+    return reason + channels.proxy_note(server.endpoint)
 
 
 def _available(call: Call, failed: _Failed) -> dict[Server, list[int]]:

@@ -3,14 +3,21 @@
 One loop assigns tasks to servers with free capacity, waits for the next
 response and handles it. Rules:
 
-- Each server has two running requests: one computes, one waits.
+- Each server has two running requests of a call: one computes, one waits. All
+  calls together have as many as the server takes without refusing; a call that
+  finds no room waits in line.
+- The next task goes to a random server, rather to one that should answer soon:
+  by its latency and its running requests.
 - A task takes about a second, less towards the end.
 - A failed task returns to the queue, and any server may take it; after a
   timeout it is cut in two.
 - A server pauses after a failure, longer each time. After a lost connection it
-  must describe the same model again before it gets another task.
-- When the queue is empty, an idle server repeats the oldest running task of
-  another server. The first answer counts.
+  must describe the same model again before it gets another task. A server that
+  is busy is asked again until `timeout` has passed; other failures are counted.
+- A task that takes much longer than usual is repeated by another server: the
+  same draws under the same seed. The first answer counts, whatever it says. A
+  server that has answered nothing meanwhile gets no tasks until it describes
+  the model again.
 - A server whose answer no export can give, or that refuses a request, is left
   out of the call, and another server takes the task. So is a server that an
   audit outvotes; all of its draws are then repeated under the same seeds.
@@ -20,6 +27,7 @@ response and handles it. Rules:
 
 import logging
 import time
+from collections.abc import Iterable
 from collections.abc import Iterator
 
 from rs_keras._checks import check_count
@@ -31,6 +39,9 @@ from rs_keras.serving.client.audit import Audits
 from rs_keras.serving.client.audit import Repeat
 from rs_keras.serving.client.discovery import VersionUnavailable
 from rs_keras.serving.client.fleet import Server
+from rs_keras.serving.client.fleet import by_load
+from rs_keras.serving.client.load.hedging import Hedging
+from rs_keras.serving.client.load.probes import Probes
 from rs_keras.serving.client.requests import Call
 from rs_keras.serving.client.requests import Request
 from rs_keras.serving.client.server_state import ServerState
@@ -75,6 +86,7 @@ class FanOut:
         self._model = tasks.model
         self._chunk = None if chunk is None else check_count("chunk", chunk)
         self._restartable = restartable
+        self._hedging = Hedging(call, self._model.metadata["seed"] == "keyed")
         # A server's message if the version number has another export now.
         self._replaced = ""
 
@@ -93,6 +105,8 @@ class FanOut:
                 return
             except _Distrusted:
                 self._call.cancel()
+            finally:
+                self._leave_line(self._states)
 
     def _begin(self) -> None:
         self._tasks.begin()
@@ -101,17 +115,23 @@ class FanOut:
         self._audits = Audits(share, self._model.metadata["dtype"])
         self._states = {
             server: ServerState(
-                server, self._fleet.retries, self._call.excluded.get(server)
+                server,
+                self._fleet.retries,
+                self._fleet.timeout,
+                self._call.excluded.get(server),
             )
             for server in servers
         }
+        self._probes = Probes(self._call, self._model.version, self._states)
         # The servers whose votes were counted.
         self._counted: set[Server] = set()
+        # Whether a task waits for room on a server.
+        self._in_line = False
 
     def _step(self) -> list[Job]:
         """Sends all possible requests, then handles one response."""
         now = time.monotonic()
-        self._probe(now)
+        self._probes.send(now)
         self._assign(now)
         states = self._states.values()
         if not self._call.under_way and not any(one.usable for one in states):
@@ -135,19 +155,9 @@ class FanOut:
 
     # -- sending ---------------------------------------------------------------
 
-    def _probe(self, now: float) -> None:
-        """Requests descriptions from the servers that are not ready."""
-        for server, state in self._states.items():
-            if server.closed:
-                # Another call closed the connection.
-                state.lost("")
-            waits = state.probing or state.paused_until > now
-            if state.usable and not server.ready and not waits:
-                state.probing = True
-                discovery.describe(self._call, server, self._model.version)
-
     def _assign(self, now: float) -> None:
         """Assigns tasks to servers with free capacity, until none is left."""
+        full: set[Server] = set()
         assigned = True
         while assigned:
             assigned = False
@@ -155,20 +165,42 @@ class FanOut:
                 state
                 for state in self._states.values()
                 if state.has_room(now, self._fleet.in_flight)
+                and state.server not in full
             ]
             # One task per server and pass, least loaded first: otherwise the
             # first server would get all.
-            for state in sorted(free, key=_load):
+            for server in by_load(state.server for state in free):
+                state = self._states[server]
+                if not self._has_work_for(state, now):
+                    continue
+                if not server.window.admits(self._call.wake):
+                    full.add(server)
+                    continue
                 task = self._task_for(state, now)
                 if task is not None:
                     self._send(state, task)
                     assigned = True
+        self._in_line = bool(full)
+        self._leave_line(self._states.keys() - full)
+
+    def _leave_line(self, servers: Iterable[Server]) -> None:
+        for server in servers:
+            server.window.leave(self._call.wake)
+
+    def _has_work_for(self, state: ServerState, now: float) -> bool:
+        audited = self._audits.take(state.server) is not None
+        if audited or self._audits.full:
+            return audited
+        overdue = self._hedging.overdue(state.server, now)
+        return overdue is not None or self._tasks.any_left()
 
     def _task_for(self, state: ServerState, now: float) -> Task | None:
         repeat = self._audits.take(state.server)
         if repeat is not None or self._audits.full:
             return repeat
-        return self._tasks.take(self._size(state)) or self._overdue(state, now)
+        return self._hedging.overdue(state.server, now) or self._tasks.take(
+            self._size(state)
+        )
 
     def _size(self, state: ServerState) -> int:
         """Draws of the next task of this server."""
@@ -186,27 +218,11 @@ class FanOut:
         waiting = self._tasks.waiting(state.chunk(None) * shares)
         return None if waiting is None else waiting / shares
 
-    def _overdue(self, state: ServerState, now: float) -> Task | None:
-        """The oldest running task of another server, if it is overdue."""
-        if state.in_flight:
-            return None
-        for request in sorted(self._call.under_way, key=lambda one: one.begun):
-            task = request.task
-            if (
-                task is not None
-                and not isinstance(task, Repeat)
-                and task.copies == 1
-                and task.answer is None
-                and request.server is not state.server
-                and now - request.begun > state.overdue_after(task)
-            ):
-                return task
-        return None
-
     def _send(self, state: ServerState, task: Task) -> None:
+        self._hedging.mark_stalled(task)
         state.in_flight += 1
-        state.server.num_requests += 1
         task.copies += 1
+        task.overdue_at = time.monotonic() + state.hedging_delay(task)
         self._call.send(
             state.server,
             state.server.predict,
@@ -268,9 +284,7 @@ class FanOut:
         if isinstance(task, Repeat):
             self._audited(self._audits.answered(task, server, outputs))
             return []
-        for other in self._call.under_way:
-            if other.task is task:
-                other.cancel()
+        self._hedging.cancel(task)
         self._counted.add(server)
         self._audits.choose(task, server, outputs)
         return self._tasks.accept(task, answer)
@@ -310,7 +324,7 @@ class FanOut:
                 replaced=True,
             )
             return
-        request.server.ready = True
+        state.described()
         event(logging.INFO, "server_ready", server=label)
 
     def _failed(self, request: Request, state: ServerState) -> None:
@@ -328,7 +342,9 @@ class FanOut:
         if kind is errors.Kind.VERSION_UNAVAILABLE:
             self._lost(state, request.failure)
             return
-        state.failed(request.failure)
+        record = state.probe_failed if task is None else state.failed
+        busy = kind is errors.Kind.BUSY
+        (state.refused if busy else record)(request.failure)
         if slow:
             state.limit = max(1, task.draws // 2)
         if kind in (errors.Kind.AWAY, errors.Kind.SLOW):
@@ -356,30 +372,27 @@ class FanOut:
 
     def _patience(self, now: float) -> float | None:
         """Seconds until the loop must run even without a response."""
-        usable = [state for state in self._states.values() if state.usable]
-        ends = [
-            state.paused_until for state in usable if state.paused_until > now
-        ]
-        idle = any(one.server.ready and not one.in_flight for one in usable)
-        # A connection may be lost, in another thread, at any moment.
-        if not self._call.under_way or (idle and len(self._states) > 1):
+        states = self._states.values()
+        ends = [one.paused_until for one in states if one.usable]
+        ends += self._probes.times()
+        overdue = self._hedging.times()
+        late = any(end <= now for end in overdue) and len(states) > 1
+        # A connection may be lost, or a server be ready, in another thread.
+        if late or self._in_line or not self._call.under_way:
             ends.append(now + _POLL)
-        return min(ends) - now if ends else None
+        later = [end - now for end in ends + overdue if end > now]
+        return min(later, default=None)
 
     def _nobody_left(self) -> errors.ServingError:
         states = self._states.values()
         excluded = [state.excluded for state in states if state.excluded]
         if excluded and len(states) == 1:
             return excluded[0]
-        often = f"each failed {self._fleet.retries + 1} times in a row. "
+        text = "no server is left: "
+        if not excluded:
+            text += f"each failed {self._fleet.retries + 1} times in a row, or "
+            text += f"was busy for {self._fleet.timeout:g} s. "
         reasons = [str(state.excluded or state.failure) for state in states]
-        return errors.ServingError(
-            f"no server is left: {'' if excluded else often}"
-            f"{'; '.join(filter(None, reasons))}",
-            excluded[0].code if excluded else None,
-        )
-
-
-def _load(state: ServerState) -> tuple[int, int]:
-    """The sort key of servers: running requests, then all requests."""
-    return state.in_flight, state.server.num_requests
+        text += "; ".join(filter(None, reasons))
+        code = excluded[0].code if excluded else None
+        return errors.ServingError(text, code)

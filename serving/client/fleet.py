@@ -1,7 +1,12 @@
 """The servers of a client, and which version of a model they serve."""
 
+import random
 import threading
 from collections.abc import Iterable
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -13,9 +18,18 @@ from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
 from rs_keras.serving.client import channels
 from rs_keras.serving.client.channels import Endpoint
+from rs_keras.serving.client.channels import Metadata
+from rs_keras.serving.client.channels import Token
+from rs_keras.serving.client.load.latency import Latency
+from rs_keras.serving.client.load.window import Window
 from rs_keras.serving.client.served_model import ServedModel
+from rs_keras.serving.errors import Kind
 from rs_keras.serving.tls import ClientTLS
 
+# Draws of the requests whose latencies are compared.
+_TYPICAL_DRAWS = 1_000
+# Latencies below are noise.
+_LEAST_LATENCY = 0.005
 _DISCONNECTED = (
     grpc.ChannelConnectivity.IDLE,
     grpc.ChannelConnectivity.TRANSIENT_FAILURE,
@@ -29,8 +43,12 @@ class Server:
     Attributes:
         label: Its name in messages.
         ready: Whether it serves the model and answers.
-        num_requests: Number of requests sent, for balancing.
-        rate: Draws per second of one request; None before the first.
+        latency: How long its requests take.
+        window: How many requests may run on it.
+        answered_at: Time of its last response (`time.monotonic`).
+        probed_at: Time at which a call last asked for its description.
+        failed_probes: How often it did not describe the model.
+        failure: Why not, the last time.
         closed: Whether the connection was closed.
     """
 
@@ -38,8 +56,12 @@ class Server:
         self.endpoint = endpoint
         self.label = endpoint.label
         self.ready = False
-        self.num_requests = 0
-        self.rate: float | None = None
+        self.latency = Latency()
+        self.window = Window()
+        self.answered_at = float("-inf")
+        self.probed_at = float("-inf")
+        self.failed_probes = 0
+        self.failure = ""
         self.closed = False
         self._channel = channels.open_channel(endpoint, tls)
         self.predict = prediction_service_pb2_grpc.PredictionServiceStub(
@@ -56,15 +78,56 @@ class Server:
         if state in _DISCONNECTED:
             self.ready = False
 
-    def measured(self, draws: int, seconds: float) -> None:
-        """Updates the rate: the mean of its last value and this request's."""
-        rate = draws / max(seconds, 1e-3)
-        self.rate = rate if self.rate is None else (self.rate + rate) / 2
+    def load(self, usual: float) -> float:
+        """How long it should take to answer one more request, for comparison.
+
+        Its recent latency, times the square of the number of its running
+        requests and this one: a server that is idle is preferred.
+
+        Args:
+            usual: Seconds of a request for a server without recent ones.
+        """
+        seconds = self.latency.recent(_TYPICAL_DRAWS) or usual
+        return (self.window.running + 1) ** 2 * max(seconds, _LEAST_LATENCY)
+
+    def ended(self, begun: float, answered: bool, kind: Kind | None) -> None:
+        """Records the end of a task's request, in a thread of gRPC.
+
+        Args:
+            begun: When it was sent (`time.monotonic`).
+            answered: Whether it succeeded.
+            kind: Of its failure; None without one, or if it was cancelled.
+        """
+        away = kind is Kind.AWAY
+        self.window.ended(begun, answered, away or kind is Kind.BUSY)
+        if away:
+            self.window.restart()
+
+    def stop_watching(self) -> None:
+        """Ends the thread that watches the connection, soon."""
+        self.closed = True
+        self._channel.unsubscribe(self._changed)
 
     def close(self) -> None:
         """Ends the connection."""
-        self.closed = True
+        self.stop_watching()
         self._channel.close()
+
+
+def by_load(servers: Iterable[Server]) -> list[Server]:
+    """Returns servers in random order, those with little load rather first.
+
+    Each is the first with probability proportional to 1 / load. So a server
+    that was slow once is measured again, and one that is quick is not flooded.
+    """
+    servers = list(servers)
+    latencies = [one.latency.recent(_TYPICAL_DRAWS) for one in servers]
+    known = [seconds for seconds in latencies if seconds is not None]
+    usual = sum(known) / len(known) if known else 1.0
+    # The least of exponential variables of rates 1 / load.
+    return sorted(
+        servers, key=lambda one: one.load(usual) * random.expovariate(1.0)
+    )
 
 
 @dataclass(eq=False)
@@ -87,6 +150,7 @@ class Fleet:
     in_flight: int
     tls: ClientTLS | bool | None
     audit: float
+    token: Token | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model_name, str) or not self.model_name:
@@ -112,10 +176,12 @@ class Fleet:
         tls = ClientTLS() if self.tls is True else self.tls
         self.client_tls = tls if isinstance(tls, ClientTLS) else None
         self._addresses = channels.parse(self.addresses)
+        channels.check_token(self.token, self._addresses, self.client_tls)
         self.model: ServedModel | None = None
         self.closed = False
         self._servers: dict[str, Server] = {}
         self._lock = threading.Lock()
+        self._discovery: Future[ServedModel] | None = None
 
     @property
     def servers(self) -> list[Server]:
@@ -128,6 +194,10 @@ class Fleet:
         return any(address.all_of_name for address in self._addresses) and any(
             not server.ready for server in self.servers
         )
+
+    def metadata(self) -> Metadata | None:
+        """Returns the metadata of a request, with the token of the moment."""
+        return channels.bearer(self.token)
 
     def resolve(self) -> None:
         """Resolves the addresses and updates the servers.
@@ -153,6 +223,32 @@ class Fleet:
                     # A machine may leave DNS before it stops working.
                     self._servers[target] = server
 
+    def join_discovery(self) -> tuple["Future[ServedModel]", bool]:
+        """Returns the model that is being discovered, and who does it.
+
+        If the second is true, the caller: by `leading`.
+        """
+        with self._lock:
+            leads = self._discovery is None
+            if self._discovery is None:
+                self._discovery = Future()
+            return self._discovery, leads
+
+    @contextmanager
+    def leading(self, found: "Future[ServedModel]") -> Iterator[None]:
+        """Passes what is raised to all who wait for the model."""
+        try:
+            yield
+        except CancelledError:
+            raise
+        except Exception as error:
+            found.set_exception(error)
+            raise
+        finally:
+            self._discovery = None
+            # Without a result or an error, the call was stopped.
+            found.cancel()
+
     def pin(self, model: ServedModel, servers: Iterable[Server]) -> None:
         """Sets the version to request, and the servers that have it."""
         for server in self.servers:
@@ -169,5 +265,10 @@ class Fleet:
     def close(self) -> None:
         """Ends all connections."""
         self.closed = True
-        for server in self.servers:
+        servers = self.servers
+        # gRPC watches each connection for up to 0.2 s more, and closes it
+        # only then: so all at the same time.
+        for server in servers:
+            server.stop_watching()
+        for server in servers:
             server.close()

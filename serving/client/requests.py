@@ -11,6 +11,7 @@ from typing import Self
 
 import grpc
 
+from rs_keras.serving.client.channels import Metadata
 from rs_keras.serving.client.fleet import Fleet
 from rs_keras.serving.client.fleet import Server
 from rs_keras.serving.errors import Kind
@@ -19,6 +20,8 @@ from rs_keras.serving.errors import describe_failure
 from rs_keras.serving.errors import kind_of
 
 _FIRST_PAUSE = 0.1
+# Seconds for the other servers once most have answered.
+_MOST_ANSWERED = 0.5
 
 
 def pause_after(failures: int, longest: float) -> float:
@@ -36,9 +39,11 @@ class Request:
     Attributes:
         begun: Time at which it was sent (`time.monotonic`).
         ended: Time at which it ended.
+        has_ended: Whether it ended; `Call.next` may not have returned it yet.
         code: The gRPC status code, once it has ended.
         details: The server's message after a failure.
         response: The response, if there is one.
+        cancelled: Whether the client gave it up.
     """
 
     def __init__(self, server: Server, task: Any = None) -> None:
@@ -46,10 +51,12 @@ class Request:
         self.task = task
         self.begun = time.monotonic()
         self.ended = self.begun
+        self.has_ended = False
         # The status of a request that could not be sent.
         self.code = grpc.StatusCode.CANCELLED
         self.details = "the connection was closed"
         self.response: Any = None
+        self.cancelled = False
         self._future: Any = None
 
     def send(
@@ -57,6 +64,7 @@ class Request:
         method: Any,
         message: Any,
         timeout: float,
+        metadata: Metadata | None,
         deliver: Callable[["Request"], None],
     ) -> None:
         """Sends it; `deliver` is called in a thread of gRPC when it ends."""
@@ -69,17 +77,20 @@ class Request:
             deliver(self)
 
         try:
-            self._future = method.future(message, timeout=timeout)
+            self._future = method.future(
+                message, timeout=timeout, metadata=metadata
+            )
         except ValueError:
+            deliver(self)
             # Another call may close the connection at any moment.
             if not self.server.closed:
                 raise
-            deliver(self)
         else:
             self._future.add_done_callback(end)
 
     def cancel(self) -> None:
         """Cancels the request, which soon ends with CANCELLED."""
+        self.cancelled = True
         if self._future is not None:
             self._future.cancel()
 
@@ -144,12 +155,36 @@ class Call:
     ) -> Request:
         """Sends a request; `next` returns it when it has ended."""
         request = Request(server, task)
+        metadata = self.fleet.metadata()
         self.under_way.add(request)
-        request.send(method, message, timeout, self._ended.put)
+        if task is not None:
+            server.window.use(self.wake)
+        request.send(method, message, timeout, metadata, self._deliver)
         return request
 
+    def _deliver(self, request: Request) -> None:
+        """Hands a request that has ended to the thread of this call."""
+        request.has_ended = True
+        server = request.server
+        if request.ok:
+            server.answered_at = request.ended
+        if request.task is not None:
+            no_failure = request.ok or request.cancelled
+            kind = None if no_failure else request.kind
+            # Here and not in the thread of the call, which may be a stream
+            # that nobody reads at the moment.
+            server.ended(request.begun, request.ok, kind)
+        self._ended.put(request)
+
+    def wake(self) -> None:
+        """Makes `next` return, from another thread."""
+        self._ended.put(None)
+
     def next(self, seconds: float | None = None) -> Request | None:
-        """Waits for a request to end; None if none does within `seconds`.
+        """Waits for a request to end.
+
+        Returns:
+            The request; None if none ends within `seconds`, or after `wake`.
 
         Raises:
             CancelledError: If the call was stopped.
@@ -163,6 +198,8 @@ class Call:
                 return None
             if self._stopped:
                 raise CancelledError
+            if request is None:
+                return None
             # Cancelled requests also end; skip them.
             if request in self.under_way:
                 self.under_way.remove(request)
@@ -171,18 +208,26 @@ class Call:
     def gather(
         self, requests: Iterable[Request], patience: float
     ) -> list[Request]:
-        """Waits for requests; `patience` seconds after the first success."""
+        """Waits for requests; `patience` seconds after the first success.
+
+        Once most have succeeded, the others have half a second.
+        """
         missing, ended = set(requests), []
         until: float | None = None
         while missing:
             left = None if until is None else max(0, until - time.monotonic())
             request = self.next(left)
-            if request is None:
+            if request is None and left == 0:
                 break
+            if request is None:
+                continue
             missing.discard(request)
             ended.append(request)
+            now = time.monotonic()
             if request.ok and until is None:
-                until = time.monotonic() + patience
+                until = now + patience
+            if 2 * sum(one.ok for one in ended) > len(ended) + len(missing):
+                until = min(until or now, now + _MOST_ANSWERED)
         for request in missing:
             request.cancel()
         self.under_way -= missing

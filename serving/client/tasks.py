@@ -6,6 +6,7 @@ jobs form a task, which is one request. Votes are added once. Because draws are
 addressed, a retried task consists of the same draws.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Generator
@@ -121,6 +122,7 @@ class Task:
         read: From (server, outputs) to the checked answer; see `answers`.
         pieces: The pieces; empty if the task cannot be cut.
         copies: Number of running requests for it.
+        overdue_at: Time after which another server repeats it.
         answer: The result of `read`; None before.
     """
 
@@ -130,6 +132,7 @@ class Task:
     read: Callable[[str, answers.Outputs], Any]
     pieces: tuple[Piece, ...] = ()
     copies: int = 0
+    overdue_at: float = math.inf
     answer: Any = None
 
     @property
@@ -226,6 +229,11 @@ class Tasks:
             return None
         waiting = sum(piece.n for piece in self._pieces)
         return waiting + sum(task.draws for task in self._returned)
+
+    def any_left(self) -> bool:
+        """Whether `take` returns a task."""
+        self._fill(1)
+        return bool(self._returned or self._pieces)
 
     def take(self, limit: int) -> Task | None:
         """Returns a task of at most `limit` draws, or None."""

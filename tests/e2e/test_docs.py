@@ -106,6 +106,7 @@ def place(tmp_path_factory):
     # Three servers load it.
     certifier = Certifier(model, 0.5)
     export_certifier(certifier, folder / "exports", n=500, warmup=False)
+    (folder / "token").write_text("abc.def\n")
     authority = Authority(folder, "ca")
     for name in ("server", "client"):
         for file in authority.issue(name):

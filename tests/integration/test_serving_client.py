@@ -407,7 +407,7 @@ def test_the_others_do_the_work_of_one_that_fails(fakes, images):
 def test_nobody_left(fakes, images):
     for one in fakes:
         one.always = AGAIN["threads exhausted"]
-    with client_of(*fakes, retries=1) as client:
+    with client_of(*fakes, timeout=1) as client:
         with pytest.raises(ServingError, match="no server is left") as caught:
             client.sample(images, 1_000)
     for one in fakes:

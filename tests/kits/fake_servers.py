@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
 import numpy as np
@@ -93,6 +94,10 @@ class Fake(
         asked: Signatures, in the order of requests.
         drawn: (first, n) of all rows that were answered.
         before_sample: Called at each `sample` request.
+        arrived: (seed, first, n) of each row of `sample`, answered or not.
+        most: Requests at a time; one more is turned away. None for any.
+        token: What requests must carry; None for nothing.
+        tokens: What they carried.
     """
 
     def __init__(self, host="127.0.0.1", port=0, credentials=None, **changes):
@@ -107,6 +112,13 @@ class Fake(
         self.drawn = []
         self.before_sample = lambda n: None
         self.pace = 0.0
+        self.arrived = []
+        self.most = None
+        self.token = None
+        self.tokens = []
+        self._running = 0
+        self._thawed = threading.Event()
+        self._thawed.set()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(16)
         self._server = grpc.server(
@@ -133,7 +145,15 @@ class Fake(
     def __exit__(self, *error):
         self.stop()
 
+    def freeze(self):
+        """From now on, requests arrive and are not answered."""
+        self._thawed.clear()
+
+    def thaw(self):
+        self._thawed.set()
+
     def stop(self):
+        self._thawed.set()
         self._server.stop(0).wait()
         self._pool.shutdown(wait=False)
 
@@ -142,6 +162,8 @@ class Fake(
         return self.asked.count("sample")
 
     def GetModelStatus(self, request, context):
+        self._thawed.wait()
+        self._authorize(context)
         if self.status_fault is not None:
             context.abort(*self.status_fault)
         if request.model_spec.name != "m":
@@ -163,6 +185,10 @@ class Fake(
         version = spec.version.value
         with self._lock:
             self.asked.append(spec.signature_name)
+        if spec.signature_name == "sample":
+            self._arrive(request)
+        self._thawed.wait()
+        self._authorize(context)
         if version not in self.versions:
             self._gone(version, context)
         inputs = {
@@ -171,8 +197,9 @@ class Fake(
         }
         response = predict_pb2.PredictResponse()
         response.model_spec.CopyFrom(spec)
-        answer = getattr(self, spec.signature_name)
-        outputs = answer(inputs, version, context)
+        with self._admitted(context):
+            answer = getattr(self, spec.signature_name)
+            outputs = answer(inputs, version, context)
         rows = len(next(iter(outputs.values())))
         facts = {**self.metadata, **self.versions.get(version, {})}
         if spec.signature_name != "describe":
@@ -182,6 +209,35 @@ class Fake(
         if self.spoil is not None and spec.signature_name == "sample":
             self.spoil(response)
         return response
+
+    def _arrive(self, request):
+        seed, first, n = (
+            tf.make_ndarray(request.inputs[name]).tolist()
+            for name in ("seed", "first", "n")
+        )
+        self.arrived += zip(map(tuple, seed), first, n, strict=True)
+
+    @contextmanager
+    def _admitted(self, context):
+        with self._lock:
+            room = self.most is None or self._running < self.most
+            self._running += room
+        if not room:
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "Server Threadpool Exhausted",
+            )
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def _authorize(self, context):
+        carried = dict(context.invocation_metadata()).get("authorization")
+        self.tokens.append(carried)
+        if self.token is not None and carried != f"Bearer {self.token}":
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you")
 
     def describe(self, inputs, version, context):
         facts = {**self.metadata, **self.versions[version]}

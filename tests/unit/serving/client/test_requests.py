@@ -39,7 +39,7 @@ class Method:
         self.closed = closed
         self.futures = []
 
-    def future(self, message, timeout):
+    def future(self, message, timeout, metadata):
         if self.closed:
             raise ValueError("Cannot invoke RPC on closed channel!")
         self.futures.append(Future())
@@ -48,7 +48,7 @@ class Method:
 
 @pytest.fixture
 def call():
-    with Call(SimpleNamespace()) as call:
+    with Call(SimpleNamespace(metadata=lambda: None)) as call:
         yield call
 
 
