@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak clean
+.PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak fair sizing clean
 
 help:
 	@echo "make quickstart   set up, train, certify, report, export, serve, request"
@@ -18,6 +18,8 @@ help:
 	@echo "make wheel        build the wheel, certify with it in a fresh venv"
 	@echo "make benchmarks   print the ratios of all benchmarks (slow)"
 	@echo "make soak         look for leaks in a server after many requests and reloads"
+	@echo "make fair         short requests beside long ones, and what slices cost"
+	@echo "make sizing       the tables of docs/sizing.md"
 
 setup: $(VENV)/.installed
 
@@ -75,6 +77,12 @@ benchmarks: setup
 
 soak: setup
 	$(BIN)/python benchmarks/server.py --soak
+
+fair: setup
+	$(BIN)/python benchmarks/server.py --fair
+
+sizing: setup
+	$(BIN)/python benchmarks/sizing.py
 
 clean:
 	rm -rf build dist *.egg-info quickstart site
