@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak attacks clean
+.PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak fair sizing clean
 
 help:
 	@echo "make quickstart   set up, train, certify, report, export, serve, request"
@@ -19,6 +20,8 @@ help:
 	@echo "make benchmarks   print the ratios of all benchmarks (slow)"
 	@echo "make soak         look for leaks in a server after many requests and reloads"
 	@echo "make attacks      attack thousands of images within their certified radii"
+	@echo "make fair         short requests beside long ones, and what slices cost"
+	@echo "make sizing       the tables of docs/sizing.md"
 
 setup: $(VENV)/.installed
 
@@ -80,6 +83,11 @@ soak: setup
 attacks: setup
 	$(BIN)/python tests/kits/attacked_certificates.py dense 5000
 	$(BIN)/python tests/kits/attacked_certificates.py lenet 500
+fair: setup
+	$(BIN)/python benchmarks/server.py --fair
+
+sizing: setup
+	$(BIN)/python benchmarks/sizing.py
 
 clean:
 	rm -rf build dist *.egg-info quickstart site

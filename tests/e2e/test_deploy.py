@@ -34,6 +34,7 @@ BOARD = json.loads((DEPLOY / "grafana" / "certifiers.json").read_text())
 FLAGS = {
     "--port",
     "--rest_api_port",
+    "--rest_api_timeout_in_ms",
     "--model_config_file",
     "--model_config_file_poll_wait_seconds",
     "--file_system_poll_wait_seconds",

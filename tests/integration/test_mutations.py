@@ -9,6 +9,9 @@ import pytest
 import scipy.signal
 import scipy.stats
 import tensorflow as tf
+from kits.fake_servers import CLASSES
+from kits.fake_servers import METADATA
+from kits.fake_servers import SHAPE
 
 from rs_keras import Certifier
 from rs_keras import bounds
@@ -18,6 +21,7 @@ from rs_keras.certification import spec
 from rs_keras.certification import votes_to_results
 from rs_keras.certification.sequential import boundaries
 from rs_keras.certification.sequential import decision
+from rs_keras.serving.server.scheduling import certifier as slicing
 
 
 def slack(alpha, trials):
@@ -194,6 +198,61 @@ def test_bounds_are_not_float32(monkeypatch):
     monkeypatch.setattr(bounds, "clopper_pearson_lower", short)
     with pytest.raises(AssertionError):
         check_lower_bounds()
+
+
+# -- slices of a server --------------------------------------------------------
+
+
+def check_served_draws(size=7):
+    """A served certificate looks at each of its n0 + n draws once."""
+    export = slicing.CertifierExport(METADATA)
+    n0, n = METADATA["n0"], METADATA["n"]
+    drawn = []
+
+    def votes(request):
+        counts = np.zeros([len(request["n"]), CLASSES], np.int64)
+        for rows, part in slicing.slices(request, lambda: size):
+            for row, first, count in zip(
+                rows, part["first"], part["n"], strict=True
+            ):
+                drawn.extend(range(first, first + count))
+                counts[row, 0] += count
+        return counts
+
+    def ask(name, inputs, outputs):
+        return [np.array([True]), np.array([[1, 2]])]
+
+    images = {"images": np.zeros([1, *SHAPE], np.float32)}
+    engine = slicing.Engine(ask, votes)
+    found = export.answer("certify", images, engine)
+    assert sorted(drawn) == list(range(n0 + n))
+    assert found["n"].tolist() == [n]
+    lower = scipy.stats.beta.ppf(0.9 * METADATA["alpha"], n, 1)
+    assert found["p_lower"][0] == pytest.approx(lower, rel=1e-9)
+
+
+def test_slices_draw_nothing_twice(monkeypatch):
+    check_served_draws()
+    real = slicing.slices
+
+    def again(request, size):
+        for rows, part in real(request, size):
+            yield rows, {**part, "first": request["first"][rows]}
+
+    monkeypatch.setattr(slicing, "slices", again)
+    with pytest.raises(AssertionError):
+        check_served_draws()
+
+
+def test_a_served_class_is_not_selected_by_its_own_votes(monkeypatch):
+    real = slicing.CertifierExport._votes
+
+    def same(self, inputs, first, n, engine):
+        return real(self, inputs, np.zeros_like(first), n, engine)
+
+    monkeypatch.setattr(slicing.CertifierExport, "_votes", same)
+    with pytest.raises(AssertionError):
+        check_served_draws()
 
 
 # -- rounding and floating point ----------------------------------------------
