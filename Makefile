@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak attacks clean
-.PHONY: help setup quickstart test test-fast lint format types docs wheel lock benchmarks soak fair sizing clean
+.PHONY: help setup quickstart test test-fast lint format types docs wheel lock
+.PHONY: benchmarks soak fair sizing attacks clean
 
 help:
 	@echo "make quickstart   set up, train, certify, report, export, serve, request"
