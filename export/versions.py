@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rs_keras._atomic_files import remove_left_over
 from rs_keras._locks import only_writer
+from rs_keras._paths import expanded
 
 # Servers read the names as int64 and ignore larger numbers.
 LARGEST = 2**63 - 1
@@ -52,7 +53,7 @@ def check_target(base: str | Path, version: int | None) -> Path:
         NotADirectoryError: If there is a file in its place.
         PermissionError: If it cannot be written to.
     """
-    folder = Path(base).expanduser()
+    folder = expanded(base)
     if version is not None:
         if version > LARGEST:
             raise ValueError(

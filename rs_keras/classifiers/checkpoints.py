@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from rs_keras._checks import check_choice
+from rs_keras._paths import expanded
 from rs_keras.classifiers.adapters import network_of
 from rs_keras.models.pretrained import PRETRAINED
 from rs_keras.models.pretrained import Pretrained
@@ -153,11 +154,15 @@ def trained_sigma(path: str | Path) -> float | None:
     path = path / RUN_MODEL if path.is_dir() else path
     if path.suffix != ".keras" or not zipfile.is_zipfile(path):
         return None
-    with zipfile.ZipFile(path) as archive:
-        saved = json.loads(archive.read("config.json"))
-    trainer = str(saved.get("registered_name")).startswith("rs_keras>")
-    sigma = saved.get("config", {}).get("sigma") if trainer else None
-    return float(sigma) if isinstance(sigma, int | float) else None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            saved = json.loads(archive.read("config.json"))
+        trainer = str(saved.get("registered_name")).startswith("rs_keras>")
+        sigma = saved.get("config", {}).get("sigma") if trainer else None
+        return float(sigma) if isinstance(sigma, int | float) else None
+    except Exception as error:
+        # A damaged file may fail anywhere.
+        raise _unreadable(path, error) from error
 
 
 def _bundled(path: str | Path) -> Pretrained | None:
@@ -169,7 +174,7 @@ def _bundled(path: str | Path) -> Pretrained | None:
 
 
 def _existing(path: str | Path) -> Path:
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.exists():
         raise FileNotFoundError(f"no such checkpoint: {path}. Give {_WANTED}")
     return path
@@ -180,18 +185,24 @@ def _load_keras(path: Path, compile: bool) -> keras.Model:
         import_module(package)
     try:
         return keras.saving.load_model(path, compile=compile)
-    except (ValueError, TypeError, KeyError, OSError) as error:
-        raise ValueError(
-            f"cannot load {path}: {error}. A model with classes of its own "
-            "needs them registered (keras.saving.register_keras_serializable) "
-            "and imported before; a file cut short must be saved again"
-        ) from error
+    except Exception as error:
+        # Keras, h5py and zipfile fail in many ways on a damaged file.
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"cannot load {path}: {error}. A model with classes of its own needs "
+        "them registered (keras.saving.register_keras_serializable) and "
+        "imported before; a damaged file must be saved again"
+    )
 
 
 def _load_saved_model(path: Path) -> Any:
     try:
         loaded = tf.saved_model.load(str(path))
-    except (ValueError, OSError, tf.errors.OpError) as error:
+    except Exception as error:
+        # As with damaged `.keras` files.
         raise ValueError(
             f"cannot load the SavedModel {path}: {error}"
         ) from error

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import rs_keras
 from rs_keras import _compat
+from rs_keras._paths import expanded
 
 
 def _methods() -> str:
@@ -195,7 +196,7 @@ def _names(
     values = value if isinstance(value, list) else [value]
     path = Path(str(error.filename)).absolute()
     return any(
-        Path(text).expanduser().absolute() == path
+        expanded(text).absolute() == path
         for text in values
         if isinstance(text, str)
     )

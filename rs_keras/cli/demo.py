@@ -7,10 +7,10 @@ import signal
 import time
 import webbrowser
 from collections.abc import Sequence
-from pathlib import Path
 
 from rs_keras import datasets
 from rs_keras import models
+from rs_keras._paths import expanded
 from rs_keras.cli import _certification
 from rs_keras.serving.demo import DemoServer
 
@@ -43,5 +43,5 @@ def _dataset(model: str) -> str:
     kind, _, name = model.partition(":")
     if kind == "pretrained":
         return models.PRETRAINED[name].dataset
-    recipe = Path(model).expanduser() / "recipe.json"
+    recipe = expanded(model) / "recipe.json"
     return str(json.loads(recipe.read_text(encoding="utf-8"))["dataset"])

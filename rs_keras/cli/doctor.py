@@ -19,6 +19,7 @@ from pathlib import Path
 
 import rs_keras
 from rs_keras._compat import import_tensorflow
+from rs_keras._paths import expanded
 
 OK, MISSING, NOTE = "ok", "MISSING", "note"
 
@@ -171,9 +172,7 @@ def _devices() -> Iterator[Finding]:
 
 def _data() -> Finding:
     """Names the data sets on the disk, and marks broken downloads."""
-    folder = Path(
-        os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-    ).expanduser()
+    folder = expanded(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets"))
     names = [
         # Versions are numbers; `incomplete.*` is a download that stopped.
         name

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rs_keras._checks import check_choice
+from rs_keras._paths import expanded
 from rs_keras.datasets import readers
 from rs_keras.datasets.photographs import Resize
 from rs_keras.datasets.photographs import split_name
@@ -145,7 +146,7 @@ def open_split(name: str, split: str, data_dir: str | Path | None) -> Source:
     if path is not None:
         return _open_path(kind, path, split, _written(path), resize)
     check_choice("split", split, REGISTRY[kind].splits)
-    root = None if data_dir is None else Path(data_dir).expanduser()
+    root = None if data_dir is None else expanded(data_dir)
     return _open(name, split, root)
 
 
@@ -159,8 +160,8 @@ def _parse(name: str, data_dir: str | Path | None) -> tuple[str, Path | None]:
         raise ValueError(
             f"`name` must say where: {kind}:PATH. Received: name={name!r}"
         )
-    root = Path(data_dir or ".").expanduser()
-    return kind, (root / Path(path).expanduser()).resolve()
+    root = expanded(data_dir or ".")
+    return kind, (root / expanded(path)).resolve()
 
 
 def _check_resized(kind: str, name: str, resize: Resize | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rs_keras._paths import expanded
 from rs_keras.models.torch_pickles import BFLOAT16
 from rs_keras.models.torch_pickles import REFUSED
 from rs_keras.models.torch_pickles import STORAGES
@@ -72,7 +73,7 @@ def read_tensors(path: str | Path) -> Any:
     >>> read_tensors("tiny.safetensors")["bias"].tolist()
     [1.0, 2.0]
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     if not place.is_file():
         raise FileNotFoundError(f"no such checkpoint: {path}")
     try:

@@ -119,6 +119,24 @@ def test_another_kind_of_file_is_no_checkpoint(tmp_path):
         load_classifier(path)
 
 
+def test_damaged_files_are_loaded_or_refused(model, tmp_path):
+    """Sixty bytes changed, one after the other: one kind of error."""
+    path, rng = tmp_path / "model.keras", np.random.default_rng(0)
+    Gaussian(model, sigma=0.25).save(path)
+    whole, refused = path.read_bytes(), 0
+    for at in rng.integers(0, len(whole), 60):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        for read in (load_classifier, trained_sigma):
+            try:
+                read(path)
+            except ValueError as error:
+                assert str(path) in str(error)
+                refused += 1
+    assert refused > 20
+
+
 def test_a_keras_file_cut_short_is_no_checkpoint(model, tmp_path):
     path = _as_keras(model, tmp_path)
     path.write_bytes(path.read_bytes()[:500])
