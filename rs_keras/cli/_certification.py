@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
-from PIL import UnidentifiedImageError
 
 from rs_keras import Certifier
 from rs_keras import datasets
@@ -24,6 +22,7 @@ from rs_keras.classifiers.checkpoints import trained_sigma
 from rs_keras.cli import _photographs
 from rs_keras.cli._photographs import is_image as is_image
 from rs_keras.datasets.photographs import Resize
+from rs_keras.datasets.photographs import opened
 from rs_keras.datasets.photographs import read_photograph
 from rs_keras.logs.selection import selected
 from rs_keras.noise.draws import fresh_seeds
@@ -132,11 +131,8 @@ def read_image(
         photograph = read_photograph(path, channels, resize)
         return _of_shape(path, photograph.astype(np.float32) / 255, shape)
     mode = "L" if shape is not None and shape[-1] == 1 else "RGB"
-    try:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert(mode), np.float32) / 255
-    except UnidentifiedImageError as error:
-        raise ValueError(f"not an image: {path}") from error
+    with opened(path) as picture:
+        pixels = np.asarray(picture.convert(mode), np.float32) / 255
     return _of_shape(path, pixels.reshape(*pixels.shape[:2], -1), shape)
 
 

@@ -5,7 +5,11 @@ resized before, it is about the resized image: a small change of the file is a
 change of the resized image, but the radius is measured in the latter.
 """
 
+import contextlib
+import os
 import re
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,13 +160,43 @@ def read_photograph(
     >>> read_photograph("grey.png", 3, Resize(4, 4))[0, 0]
     array([51, 51, 51], dtype=uint8)
     """
-    from PIL import Image
-    from PIL import UnidentifiedImageError
+    with opened(path) as picture:
+        return resize.pixels(picture, channels)
 
+
+@contextlib.contextmanager
+def opened(path: str | Path) -> Iterator[Any]:
+    """Opens an image file; what fails in the block is the fault of the file.
+
+    Pillow's readers raise nearly anything for a damaged one.
+
+    Yields:
+        The picture, of Pillow.
+
+    Raises:
+        ValueError: If the file is no image, is damaged, or has no pixels.
+        OSError: If there is no such file.
+
+    Example:
+
+    >>> from rs_keras.datasets.photographs import opened
+    >>> with open("no.png", "wb") as file:
+    ...     _ = file.write(b"nothing")
+    >>> with opened("no.png") as picture:
+    ...     size = picture.size
+    Traceback (most recent call last):
+    ValueError: not an image: no.png (...)
+    """
+    from PIL import Image
+
+    # Not of a pipe, which would be waited for; a missing file is an OSError.
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError(f"not an image: {path} (it is no regular file)")
     try:
         with Image.open(path) as picture:
-            return resize.pixels(picture, channels)
-    except UnidentifiedImageError as error:
-        raise ValueError(f"not an image: {path}") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+            if not (picture.width and picture.height):
+                raise ValueError("it has no pixels")
+            yield picture
+    except Exception as error:
+        told = str(error) or type(error).__name__
+        raise ValueError(f"not an image: {path} ({told})") from error

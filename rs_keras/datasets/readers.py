@@ -16,6 +16,7 @@ from rs_keras._checks import check_choice
 from rs_keras._checks import check_images
 from rs_keras.datasets import augmentation
 from rs_keras.datasets.photographs import Resize
+from rs_keras.datasets.photographs import opened
 from rs_keras.datasets.photographs import read_photograph
 from rs_keras.datasets.sources import ArraySource
 from rs_keras.datasets.sources import Source
@@ -225,16 +226,9 @@ def _folder_files(
 
 def _image_shape(file: str) -> tuple[int, int, int]:
     """Returns (H, W, C) from the head of an image file."""
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            grey = image.mode in ("1", "L", "I", "I;16")
-            return image.height, image.width, 1 if grey else 3
-    except OSError as error:
-        raise ValueError(
-            f"`name`: {file} must be an image. Received: {error}"
-        ) from None
+    with opened(file) as image:
+        grey = image.mode in ("1", "L", "I", "I;16")
+        return image.height, image.width, 1 if grey else 3
 
 
 # -- tensorflow-datasets -----------------------------------------------------

@@ -1,6 +1,7 @@
 """Photographs: sizes, orientation, modes, and what is recorded of them."""
 
 import argparse
+import os
 
 import numpy as np
 import pytest
@@ -162,3 +163,43 @@ def test_bad_flags_are_refused(resize, fit, message):
     args = argparse.Namespace(resize=resize, fit=fit)
     with pytest.raises(ValueError, match=message):
         _photographs.resize_of(args)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF"])
+def test_damaged_images_are_read_or_refused(kind, tmp_path):
+    """200 of each: one kind of error, with the file's name."""
+    path, rng = tmp_path / "image", np.random.default_rng(0)
+    pixels = rng.integers(0, 256, [9, 11, 3], np.uint8)
+    Image.fromarray(pixels).save(path, kind)
+    whole, refused = path.read_bytes(), 0
+    for _ in range(200):
+        damaged = bytearray(whole)
+        at = int(rng.integers(len(whole)))
+        if rng.random() < 0.5:
+            damaged[at : at + 4] = rng.bytes(4)
+        else:
+            del damaged[at:]
+        path.write_bytes(damaged)
+        try:
+            read_photograph(path, 3, Resize(4, 4))
+        except ValueError as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert refused > 20
+
+
+def test_an_image_without_pixels_is_refused(tmp_path):
+    """A BMP of width 0."""
+    path = tmp_path / "none.bmp"
+    Image.new("RGB", [4, 4]).save(path)
+    data = bytearray(path.read_bytes())
+    data[18:22] = bytes(4)
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="not an image: .*none.bmp"):
+        read_photograph(path, 3, Resize(4, 4))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ValueError, match="pipe.png .it is no regular file"):
+        read_photograph(tmp_path / "pipe.png", 3, Resize(4, 4))
