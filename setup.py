@@ -94,12 +94,13 @@ setup(
             "ruff>=0.9",
             "statsmodels>=0.14",
         ],
-        # Whose models the tests certify where they are installed; PyTorch,
-        # which is large, is tested too where it is.
+        # Whose models the tests certify, and whose search they run, where they
+        # are installed; PyTorch, which is large, is tested too where it is.
         "frameworks": [
             "ai-edge-litert>=1.2",
             "keras-hub>=0.20",
             "onnxruntime>=1.18",
+            "optuna>=4",
         ],
         # `to_pandas` of certificates and logs.
         "pandas": ["pandas>=2"],

@@ -10,6 +10,7 @@ import numpy as np
 
 from rs_keras.cli import _certification
 from rs_keras.cli import _photographs
+from rs_keras.datasets.photographs import Resize
 from rs_keras.serving import CertificationClient
 
 # Raised by NumPy for a file that is not an archive, or a truncated one.
@@ -29,13 +30,16 @@ def run(args: argparse.Namespace) -> int:
         if args.image is None and args.npz is None:
             _describe(client, args)
             return 0
-        images, names = _images(args, client)
+        # The flags, or what the export says of its photographs.
+        resize = _photographs.resize_of(args)
+        resize = resize or Resize.in_settings(client.model.metadata)
+        images, names = _images(args, client, resize)
         answer = _request(client, images, args)
         for row, name in enumerate(names):
             if args.json:
                 print(json.dumps(_values(name, answer, row)))
             else:
-                note = _photographs.note(args)
+                note = _photographs.note(resize if args.image else None)
                 print(f"{name}: {_sentence(answer, row)}{note}")
     return int(not (answer.label >= 0).all())
 
@@ -59,11 +63,12 @@ def _describe(client: CertificationClient, args: argparse.Namespace) -> None:
 
 
 def _images(
-    args: argparse.Namespace, client: CertificationClient
+    args: argparse.Namespace,
+    client: CertificationClient,
+    resize: Resize | None,
 ) -> tuple[np.ndarray, list[str]]:
     if args.image is not None:
         shape = client.model.image_shape
-        resize = _photographs.resize_of(args)
         read = [
             _certification.read_image(path, shape, resize)
             for path in args.image

@@ -5,6 +5,7 @@ import sys
 
 import keras_tuner
 
+from rs_keras.cli import _photographs
 from rs_keras.cli import _runs
 from rs_keras.trainers.tuning import hypermodel
 from rs_keras.trainers.tuning import sweeps
@@ -13,7 +14,7 @@ from rs_keras.trainers.tuning import sweeps
 def run(args: argparse.Namespace) -> int | None:
     model = hypermodel.SmoothingHyperModel(
         args.method,
-        args.data,
+        _photographs.data_name(args),
         args.sigma,
         epochs=args.epochs,
         validation=args.validation,
