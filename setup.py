@@ -95,12 +95,13 @@ setup(
             "statsmodels>=0.14",
             "waitress>=3,<4",
         ],
-        # Whose models the tests certify where they are installed; PyTorch,
-        # which is large, is tested too where it is.
+        # Whose models the tests certify, and whose search they run, where they
+        # are installed; PyTorch, which is large, is tested too where it is.
         "frameworks": [
             "ai-edge-litert>=1.2",
             "keras-hub>=0.20",
             "onnxruntime>=1.18",
+            "optuna>=4",
         ],
         # The REST API of the embedded server, with its metrics.
         "rest": ["waitress>=3,<4"],

@@ -16,6 +16,7 @@ from rs_keras.certification.certifier import Certifier
 from rs_keras.certification.sampling import Sampler
 from rs_keras.classifiers.adapters import traced_classifier
 from rs_keras.classifiers.fingerprint import fingerprint
+from rs_keras.datasets.photographs import Resize
 from rs_keras.export import classifier
 from rs_keras.export import graph
 from rs_keras.export import metadata
@@ -48,6 +49,7 @@ def export_certifier(
     image_shape: Sequence[int] | None = None,
     decide_n: int | None = None,
     key: keyed_seeds.Key = None,
+    resize: Resize | None = None,
 ) -> Path:
     """Writes a version of a certifier for TF Serving.
 
@@ -93,6 +95,9 @@ def export_certifier(
             draws the same noise in process. When None, the certifier's key;
             without one, that of the environment variable RS_KERAS_SEED_KEY;
             without that, a secret that is made now.
+        resize: How photographs become images of the model, which the metadata
+            tell: `rs-keras request` resizes its files so. The signatures take
+            images of the model's own size all the same.
 
     Returns:
         The folder of the version, as `exports/mnist/1`.
@@ -137,6 +142,11 @@ def export_certifier(
     base = versions.check_target(directory, version)
     shape = classifier.image_shape_of(certifier.model, image_shape)
     settings.check_image_shape(shape)
+    if resize is not None and (resize.height, resize.width) != shape[:2]:
+        raise ValueError(
+            "`resize` must be the height and width of the model's images, "
+            f"{shape[0]} and {shape[1]}. Received: {resize}"
+        )
     sampler = certifier.sampler(shape)
     settings.check_classes(sampler.num_classes)
     requests = smoke_test.smoke_requests(sampler, settings)
@@ -147,7 +157,8 @@ def export_certifier(
     )
     count = graph.traced_count(sampler)
     classifier.check_servable(count)
-    text = metadata.to_json(_metadata(certifier, sampler, settings))
+    facts = _metadata(certifier, sampler, settings, resize)
+    text = metadata.to_json(facts)
     traced = graph.CertifierGraph(sampler, count, settings, text, secret)
     with versions.scratch(base) as folder:
         _save(folder, traced, certifier.model)
@@ -176,7 +187,10 @@ def seed_key(
 
 
 def _metadata(
-    certifier: Certifier, sampler: Sampler, settings: Settings
+    certifier: Certifier,
+    sampler: Sampler,
+    settings: Settings,
+    resize: Resize | None,
 ) -> dict[str, Any]:
     smoothing = graph.smoothing_of(sampler)
     logits = traced_classifier(sampler.logits, sampler.image_shape)
@@ -210,6 +224,7 @@ def _metadata(
         "fingerprint": fingerprint(certifier.computing),
         "classifier_sha256": classifier.classifier_hash(logits),
         **dataclasses.asdict(settings),
+        **(resize.settings() if resize else {}),
     }
     return {**facts, "guarantee": metadata.guarantee(facts)}
 

@@ -137,6 +137,13 @@ def guarantee(metadata: dict[str, Any]) -> str:
     }[metadata["seed"]]
     if metadata["seed"] == "keyed" and metadata["noise"] == "float":
         again += " (Another last bit of a pixel makes another image.)"
+    resized = ""
+    if "resize" in metadata:
+        height, width = metadata["resize"]
+        resized = (
+            f" Photographs are resized to {height} x {width} before "
+            f"({metadata['fit']}): all of this is about the resized image."
+        )
     return (
         "For each image by itself, with probability at least "
         f"1 - {metadata['alpha']} over the noise, the label of `certify` is "
@@ -146,5 +153,6 @@ def guarantee(metadata: dict[str, Any]) -> str:
         f"{metadata['n']} draws after {metadata['n0']} that select the class, "
         f"and is about {about}. The same holds of `decide`, where it says "
         "`certified`, within the radius that was asked for: it bounds the two "
-        f"top classes, after as few draws as it takes. {again} {_SECRET}"
+        f"top classes, after as few draws as it takes. {again}{resized} "
+        f"{_SECRET}"
     )

@@ -15,8 +15,8 @@ from rs_keras.export import versions
 # In the order of a reader's questions; `describe` holds more.
 _FACTS = """
 sigma noise dtype n0 n alpha runner_up max_radius predict_n decide_n
-decide_max_radius max_n seed num_classes class_names classifier_sha256 library
-tensorflow
+decide_max_radius max_n seed num_classes class_names resize fit
+classifier_sha256 library tensorflow
 """.split()
 
 
@@ -41,7 +41,7 @@ def _version(folder: Path) -> str:
     weights = _megabytes(folder / "variables")
     lines = [
         f"{folder}: {_megabytes(folder)} MB, {weights} of them weights",
-        *(f"  {name}: {_value(facts[name])}" for name in _FACTS),
+        *(f"  {n}: {_value(facts[n])}" for n in _FACTS if n in facts),
         textwrap.indent(textwrap.fill(facts["guarantee"], 78), "  "),
     ]
     signatures = {

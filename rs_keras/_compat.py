@@ -335,28 +335,49 @@ def casts_inputs(layer: Any) -> bool:
     return bool(layer._convert_input_args)
 
 
-def has_graph(model: Any) -> bool:
-    """Returns whether a model calls a graph of layers that it was made of.
+def functional_of(model: Any) -> Any:
+    """Returns the graph of layers that calling a model runs, or None.
 
-    Functional and Sequential models do, unless they override it; the latter
-    have it once they know the shape of their input.
+    Functional and Sequential models have one, unless a subclass or an
+    attribute overrides what they do; Sequential ones once they know the shape
+    of their input.
+
+    Args:
+        model: A model, a layer, or anything else.
+
+    Returns:
+        The Functional model that `model` is, or has inside.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras._compat import functional_of
+    >>> images = keras.Input([3])
+    >>> model = keras.Model(images, keras.layers.Dense(2)(images))
+    >>> functional_of(model) is model
+    True
+    >>> functional_of(keras.Sequential([keras.layers.Dense(2)])) is None
+    True
     """
     import keras
     from keras.src.models.functional import Functional
 
-    if isinstance(model, keras.Sequential):
-        call = keras.Sequential.call
-        graph = model._functional
-    else:
-        call = Functional.call
-        graph = model if isinstance(model, Functional) else None
-    # One tensor in: what a classifier of images takes.
-    return (
-        graph is not None
-        and type(model).call is call
-        and len(graph.inputs) == 1
-        and len(graph.outputs) == 1
-    )
+    if not isinstance(model, keras.Model) or "call" in vars(model):
+        return None
+    # Keras' own, or that of KerasHub, which checks the input before.
+    mro = type(model).__mro__
+    home = next(base for base in mro if "__call__" in vars(base))
+    if home.__module__.partition(".")[0] not in ("keras", "keras_hub"):
+        return None
+    if type(model).call is keras.Sequential.call:
+        return model._functional
+    return model if type(model).call is Functional.call else None
+
+
+def has_graph(model: Any) -> bool:
+    """Returns whether a model runs a graph of layers from one tensor to one."""
+    graph = functional_of(model)
+    return graph is not None and len(graph.inputs) == len(graph.outputs) == 1
 
 
 def calls_of(model: Any) -> list[tuple[Any, list[Any]]]:
@@ -369,14 +390,13 @@ def calls_of(model: Any) -> list[tuple[Any, list[Any]]]:
         For each call its layer, and the layers that take its output; None
         among them for the model's own output.
     """
-    graph = getattr(model, "_functional", model)
-    depths = graph._nodes_by_depth.values()
+    depths = functional_of(model)._nodes_by_depth.values()
     nodes = [node for depth in depths for node in depth if not node.is_input]
     followers: dict[int, list[Any]] = {}
     for node in nodes:
         for tensor in node.input_tensors:
             followers.setdefault(id(tensor), []).append(node.operation)
-    for tensor in graph.outputs:
+    for tensor in model.outputs:
         followers.setdefault(id(tensor), []).append(None)
     return [
         (
@@ -392,23 +412,36 @@ def calls_of(model: Any) -> list[tuple[Any, list[Any]]]:
 
 
 def run_graph(
-    model: Any, images: Any, operation_fn: Callable[[Any], Callable]
+    model: Any, images: Any, run: Callable[..., Any], training: bool
 ) -> Any:
-    """Calls a model's graph of layers, with others in their place.
+    """Calls a model's layers one by one, each by `run(layer, *args, **kwargs)`.
+
+    `Functional.call` does so with functions of its own, and takes no others.
 
     Args:
         model: For which `has_graph`.
         images: Its input.
-        operation_fn: From a layer to what is called instead.
+        run: Returns the layer's outputs.
+        training: Is among `kwargs` of all layers, since those whose `call`
+            does not take it hand it on to the layers in them.
 
     Returns:
         The model's one output.
     """
     import keras
 
-    graph = getattr(model, "_functional", model)
+    def caller(layer: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Operations that are no layers have no modes.
+            if "training" in getattr(layer, "_call_context_args", ()):
+                kwargs["training"] = training
+            return run(layer, *args, **kwargs)
+
+        return call
+
+    graph = functional_of(model)
     inputs = graph._standardize_inputs(images)
-    outputs = graph._run_through_graph(inputs, operation_fn=operation_fn)
+    outputs = graph._run_through_graph(inputs, operation_fn=caller)
     (output,) = keras.tree.flatten(outputs)
     return output
 
@@ -416,11 +449,6 @@ def run_graph(
 def cast_inputs_as(layer: Any, model: Any) -> None:
     """Lets a layer cast its inputs if a model does; see `casts_inputs`."""
     layer._convert_input_args = model._convert_input_args
-
-
-def takes_training(layer: Any) -> bool:
-    """Returns whether a layer's call has the argument `training`."""
-    return bool(getattr(layer, "_call_has_training_arg", False))
 
 
 def has_added_losses(layer: Any) -> bool:
@@ -433,61 +461,15 @@ def has_added_losses(layer: Any) -> bool:
 
 
 def is_chain_of_layers(model: Any) -> bool:
-    """Returns whether `run_layers` computes what calling the model does.
+    """Returns whether `run_graph` computes what calling the model does.
 
-    It is one of Keras' Functional or Sequential models, built, that calls each
-    of its layers once: a layer's second call would drop the losses that the
-    first has added.
+    So it is if each layer is called once: a layer's second call would drop
+    the losses that the first has added.
     """
-    graph = _functional(model)
-    if graph is None or model.activity_regularizer is not None:
+    if not has_graph(model) or model.activity_regularizer is not None:
         return False
-    calls = [
-        id(node.operation)
-        for nodes in graph._nodes_by_depth.values()
-        for node in nodes
-        if not node.is_input
-    ]
-    return len(set(calls)) == len(calls)
-
-
-def run_layers(
-    model: Any, images: Any, run: Callable[..., Any], training: bool
-) -> Any:
-    """Calls a model's layers one by one, each by `run(layer, *args, **kwargs)`.
-
-    `Functional.call` does so with functions of its own, and takes no others.
-
-    Args:
-        model: For which `is_chain_of_layers` holds.
-        images: Its input.
-        run: Returns the layer's outputs.
-        training: Is among `kwargs` of the layers that take it.
-    """
-
-    def caller(layer: Any) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if "training" in getattr(layer, "_call_context_args", {}):
-                kwargs["training"] = training
-            return run(layer, *args, **kwargs)
-
-        return call
-
-    graph = _functional(model)
-    inputs = graph._standardize_inputs(images)
-    return graph._run_through_graph(inputs, operation_fn=caller)
-
-
-def _functional(model: Any) -> Any:
-    """Returns the Functional model that a model is, or is inside; or None."""
-    import keras
-    from keras.src.models.functional import Functional
-
-    if "call" in vars(model) or type(model).__call__ is not Functional.__call__:
-        return None
-    if type(model).call is keras.Sequential.call:
-        return model._functional
-    return model if type(model).call is Functional.call else None
+    called = [id(layer) for layer, _ in calls_of(model)]
+    return len(set(called)) == len(called)
 
 
 def has_mask(tensor: Any) -> bool:
@@ -573,9 +555,8 @@ def producer_of(tensor: Any) -> tuple[Any, list[Any]]:
     >>> made is layer, inputs[0] is images
     (True, True)
     """
-    history = tensor._keras_history
-    node = history.operation._inbound_nodes[history.node_index]
-    return history.operation, list(node.input_tensors)
+    node = _node_of(tensor)
+    return node.operation, list(node.input_tensors)
 
 
 def is_called_with_more(tensor: Any) -> bool:
@@ -594,19 +575,30 @@ def is_called_with_more(tensor: Any) -> bool:
     >>> is_called_with_more(softmax(images, mask=images > 0))
     True
     """
-    history = tensor._keras_history
-    node = history.operation._inbound_nodes[history.node_index]
-    given = [*node.arguments.args[1:], *node.arguments.kwargs.values()]
+    arguments = _node_of(tensor).arguments
+    given = [*arguments.args[1:], *arguments.kwargs.values()]
     return any(value is not None for value in given)
 
 
-def finalize_states(model: Any) -> None:
-    """Has layers take over statistics that were copied into their weights.
+def _node_of(tensor: Any) -> Any:
+    """Returns the call that made a symbolic tensor."""
+    history = tensor._keras_history
+    return history.operation._inbound_nodes[history.node_index]
 
-    Keras does so when it loads a file, and not in `set_weights`: an adapted
+
+def copy_weights(copy: Any, model: Any) -> None:
+    """Gives the clone of a model its weights.
+
+    Layers take over statistics that are among them: Keras has them do so when
+    it loads a file, and not in `set_weights`, after which an adapted
     `Normalization` would subtract 0.
+
+    Args:
+        copy: A model of the same layers.
+        model: A model that is built.
     """
-    for layer in flat_layers(model):
+    copy.set_weights(model.get_weights())
+    for layer in flat_layers(copy):
         if hasattr(layer, "mean") and hasattr(layer, "finalize_state"):
             layer.finalize_state()
 

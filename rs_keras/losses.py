@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from rs_keras.datasets.elements import labels_in
+
 
 def labels_of(targets: Any) -> tf.Tensor:
     """Returns the labels, int64 [B], of `targets` (a tensor or a dict).
@@ -24,8 +26,7 @@ def labels_of(targets: Any) -> tf.Tensor:
     >>> labels_of({"label": [3, 1], "soft_label": None}).numpy()
     array([3, 1])
     """
-    labels = targets["label"] if isinstance(targets, dict) else targets
-    labels = tf.convert_to_tensor(labels)
+    labels = tf.convert_to_tensor(labels_in(targets))
     if labels.shape.rank == 2 and (labels.shape[-1] or 1) > 1:
         return tf.argmax(labels, -1)
     return tf.reshape(tf.cast(labels, tf.int64), [-1])

@@ -13,6 +13,7 @@ from rs_keras import _compat
 from rs_keras._checks import check_images
 from rs_keras.classifiers.adapters import image_shape
 from rs_keras.classifiers.probe import check_no_softmax
+from rs_keras.datasets.elements import labels_in
 from rs_keras.losses import cross_entropy
 from rs_keras.losses import labels_of
 from rs_keras.trainers._distributed import replicas
@@ -379,7 +380,7 @@ class SmoothTrainer(CompiledModel):
             ValueError: That names `images` or `labels`.
         """
         check_images(images, image_shape(self.model))
-        labels = data_checks.labels_in(targets)
+        labels = labels_in(targets)
         data_checks.check_labels(labels, len(images), self._classes(images))
         if training:
             self.sigma.check_targets(targets)

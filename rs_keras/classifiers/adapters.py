@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from rs_keras._checks import check_sigma
-from rs_keras.classifiers.folding import FoldedNetwork
+from rs_keras.classifiers.folding import folded
 from rs_keras.classifiers.graphs import ConcreteFunction
 from rs_keras.classifiers.outputs import last_activations
 from rs_keras.classifiers.outputs import with_logits
@@ -85,7 +85,7 @@ class _KerasLogits:
 
     def prepared(self) -> Logits:
         """Returns the function, with the folded weights computed now."""
-        network = FoldedNetwork(self._network()).prepared()
+        network = folded(self._network())
         return lambda images: _only_output(network(images), self.num_classes)
 
     @tf.autograph.experimental.do_not_convert
@@ -153,6 +153,30 @@ def input_shape(model: Any) -> Any:
         if len(specs) == 1 and specs[0].shape.rank is not None:
             shape = tuple(specs[0].shape)
     return shape
+
+
+def class_count(model: Any) -> int | None:
+    """Returns how many classes a classifier tells apart, > 1.
+
+    Args:
+        model: A Keras model, a trainer, or a classifier with `num_classes`.
+
+    Returns:
+        None for a model that does not tell, as one with a single output.
+
+    Example:
+
+    >>> from rs_keras import models
+    >>> from rs_keras.classifiers.adapters import class_count
+    >>> class_count(models.lenet()), class_count(lambda images: images)
+    (10, None)
+    """
+    network = network_of(model)
+    count = getattr(network, "num_classes", None)
+    if count is None:
+        shape = getattr(network, "output_shape", None)
+        count = shape[-1] if isinstance(shape, tuple) and shape else None
+    return count if isinstance(count, int) and count > 1 else None
 
 
 def network_of(model: Any) -> Any:
@@ -231,8 +255,10 @@ def traced_classifier(
         NotImplementedError,
         RuntimeError,
     ) as error:
-        # AutoGraph puts a trace of the user's code before the error itself.
-        told = str(error).strip().rpartition("\n\n")[2].strip()
+        # AutoGraph puts a trace of the user's code before the error itself,
+        # and NumPy's names get advice that would not help here.
+        told = str(error).strip().rpartition("\n\n")[2].lstrip()
+        told = told.partition("\n")[0]
         raise ValueError(
             "`model` must turn images of shape "
             f"{list(image_shape)} into logits with TensorFlow operations; a "

@@ -15,13 +15,14 @@ import keras
 import tensorflow as tf
 
 from rs_keras import _compat
+from rs_keras.classifiers.outputs import does_as
 
 # In float16 a kernel times a scale may exceed the largest number.
 _DTYPES = ("bfloat16", "float32", "float64")
 
 
-class FoldedNetwork:
-    """A Keras model as a function from images to logits, in inference mode.
+def folded(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a Keras model as a function from images to logits, in inference.
 
     Formula, for a convolution with kernel k and bias b, and the normalisation
     with scale gamma, offset beta and moving statistics after it:
@@ -31,45 +32,29 @@ class FoldedNetwork:
 
     Convolutions (plain and depthwise) whose only use is a batch normalisation
     are folded, in nested models as well; all other layers are called as they
-    are. The weights are read in each call, so that they may be trained on.
-    Models that are neither Functional nor Sequential are called as they are.
+    are. The weights are read now: in the function that is traced, so that the
+    model may be trained on, but outside its loops.
 
     Args:
-        model: A Keras model.
+        model: A Keras model; one that is neither Functional nor Sequential is
+            called as it is.
 
     Example:
 
     >>> import numpy as np
+    >>> import tensorflow as tf
     >>> from rs_keras import models
-    >>> from rs_keras.classifiers.folding import FoldedNetwork
-    >>> model, images = models.cifar_resnet(8), np.ones([2, 32, 32, 3])
-    >>> folded = FoldedNetwork(model)(images)
-    >>> bool(np.allclose(folded, model(images), atol=1e-4))
+    >>> from rs_keras.classifiers.folding import folded
+    >>> model, images = models.cifar_resnet(8), tf.ones([2, 32, 32, 3])
+    >>> bool(np.allclose(folded(model)(images), model(images), atol=1e-4))
     True
 
     References:
     - [Jacob et al., 2018](https://arxiv.org/abs/1712.05877), section 3.2
     """
-
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
-
-    def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        model = self._model
-        if isinstance(model, keras.Sequential) and not model.built:
-            # Without an Input it has no graph of layers before.
-            model.build((None, *images.shape[1:]))
-        return self.prepared()(tf.convert_to_tensor(images))
-
-    def prepared(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Returns the function, with the folded weights computed now.
-
-        For a loop, which then need not compute them in each iteration.
-        """
-        model = self._model
-        if not _is_graph(model):
-            return lambda images: model(images, training=False)
-        return _Shell(model, _plan_of(model))
+    if not _compat.has_graph(model):
+        return lambda images: model(images, training=False)
+    return _Shell(model, _plan_of(model))
 
 
 class _Shell(keras.layers.Layer):
@@ -89,9 +74,17 @@ class _Shell(keras.layers.Layer):
         )
         self.built = True
         _compat.cast_inputs_as(self, model)
+
+        def run(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            is_model = isinstance(layer, keras.Model)
+            masked = is_model and kwargs.get("mask") is not None
+            if id(layer) not in plan or masked:
+                return layer(*args, **kwargs)
+            return plan[id(layer)](args[0] if args else kwargs["inputs"])
+
         # In a function: Keras would track the model as a part of this layer.
         self._run = lambda images: _compat.run_graph(
-            model, images, lambda layer: _replacement(plan, layer)
+            model, images, run, training=False
         )
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
@@ -142,7 +135,7 @@ def _plan_of(model: keras.Model) -> dict[int, Callable]:
     calls = list(_calls_of(model, set()))
     uses = collections.Counter(id(layer) for layer, _ in calls)
     for layer, followers in calls:
-        if isinstance(layer, keras.Model) and _is_graph(layer):
+        if _compat.has_graph(layer):
             plan[id(layer)] = _Shell(layer, plan)
         elif _is_affine(layer):
             norm = followers[0] if len(followers) == 1 else None
@@ -163,29 +156,12 @@ def _calls_of(
     seen.add(id(model))
     for layer, followers in _compat.calls_of(model):
         yield layer, followers
-        if isinstance(layer, keras.Model) and id(layer) not in seen:
-            if _is_graph(layer):
-                yield from _calls_of(layer, seen)
-
-
-def _replacement(plan: dict[int, Callable], layer: Any) -> Callable:
-    """Returns what is called for a layer."""
-    if id(layer) in plan:
-        replaced = plan[id(layer)]
-        # Keras gives the arguments of the call that made the graph.
-        return lambda x, *_, **__: replaced(x)
-    if not _compat.takes_training(layer):
-        return layer
-    return lambda *args, **kwargs: layer(*args, **{**kwargs, "training": False})
+        if _compat.has_graph(layer) and id(layer) not in seen:
+            yield from _calls_of(layer, seen)
 
 
 def _identity(x: tf.Tensor) -> tf.Tensor:
     return x
-
-
-def _is_graph(model: Any) -> bool:
-    """Whether a model does what its graph of layers says, and no more."""
-    return _compat.has_graph(model) and _is_own(model)
 
 
 def _is_affine(layer: Any) -> bool:
@@ -195,7 +171,7 @@ def _is_affine(layer: Any) -> bool:
         keras.layers.DepthwiseConv2D,
         keras.layers.Dense,
     )
-    if not any(_does_as(layer, kind) for kind in kinds):
+    if not any(does_as(layer, kind) for kind in kinds):
         return False
     if getattr(layer, "lora_enabled", False) or not layer.built:
         return False
@@ -208,7 +184,7 @@ def _is_affine(layer: Any) -> bool:
 
 def _is_norm(layer: Any) -> bool:
     return (
-        _does_as(layer, keras.layers.BatchNormalization)
+        does_as(layer, keras.layers.BatchNormalization)
         and _computes_plainly(layer)
         and layer.axis in (-1, 3)
     )
@@ -220,30 +196,6 @@ def _fit(layer: keras.Layer, norm: keras.Layer) -> bool:
         not isinstance(layer, keras.layers.Dense)
         and layer.activation in (None, keras.activations.linear)
         and layer.compute_dtype == norm.compute_dtype
-    )
-
-
-def _does_as(layer: Any, kind: type[keras.Layer]) -> bool:
-    """Whether a layer's code is that of a class of Keras."""
-    same = all(
-        getattr(type(layer), name, None) is getattr(kind, name, None)
-        for name in ("call", "convolution_op", "kernel")
-    )
-    return isinstance(layer, kind) and same and _is_own(layer)
-
-
-def _is_own(layer: Any) -> bool:
-    """Whether calling a layer runs the code of its class, called by Keras.
-
-    A method of the layer's own may say that it computes the same: trainers
-    give convolutions another gradient.
-    """
-    by_keras = type(layer).__call__ is keras.Layer.__call__
-    return by_keras and all(
-        getattr(
-            vars(layer).get(name), "computes_the_same", name not in vars(layer)
-        )
-        for name in ("call", "convolution_op")
     )
 
 

@@ -111,14 +111,15 @@ def with_logits(model: Any, num_classes: int | None = None) -> Any:
     >>> bool(np.allclose(keras.ops.softmax(logits), model(images)))
     True
     """
-    if not _tells_its_end(model):
+    if _compat.functional_of(model) is None:
         return model
-    inputs, outputs = model.inputs, getattr(model, "outputs", None) or []
-    _check_single("inputs", "batch of images", _names(model, "input"), inputs)
     _check_single(
-        "outputs", "matrix of logits", _names(model, "output"), outputs
+        "inputs", "batch of images", _names(model, "input"), model.inputs
     )
-    [tensor] = outputs
+    _check_single(
+        "outputs", "matrix of logits", _names(model, "output"), model.outputs
+    )
+    [tensor] = model.outputs
     logits = _before_activation(tensor)
     if len(logits.shape) == 2 and logits.shape[-1] == 1:
         if logits is tensor and num_classes != 2:
@@ -137,19 +138,7 @@ def with_logits(model: Any, num_classes: int | None = None) -> Any:
     )
     if logits is tensor and plain:
         return model
-    return keras.Model(inputs[0], logits, name=model.name)
-
-
-def _tells_its_end(model: Any) -> bool:
-    """Whether a model is its layers: not where a subclass has its own call."""
-    if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
-        return False
-    homes = [
-        next(base for base in type(model).__mro__ if name in vars(base))
-        for name in ("call", "__call__")
-    ]
-    by_keras = all(home.__module__.startswith("keras.") for home in homes)
-    return by_keras and "call" not in vars(model)
+    return keras.Model(model.inputs[0], logits, name=model.name)
 
 
 def _structure(model: keras.Model, kind: str) -> Any:
@@ -186,11 +175,11 @@ def _before_activation(tensor: Any) -> Any:
     """Returns what a softmax or sigmoid at the end is made of."""
     layer, inputs = _compat.producer_of(tensor)
     if isinstance(layer, keras.Model):
-        inner = layer.outputs if _tells_its_end(layer) else []
-        if len(inner) != 1 or len(layer.inputs) != 1 or len(inputs) != 1:
+        if not _compat.has_graph(layer) or len(inputs) != 1:
             return tensor
-        logits = _before_activation(inner[0])
-        if logits is inner[0]:
+        [inner] = layer.outputs
+        logits = _before_activation(inner)
+        if logits is inner:
             return tensor
         return keras.Model(layer.inputs, logits, name=layer.name)(inputs[0])
     # A softmax under a mask has a second input, or an argument of its own.
@@ -276,9 +265,9 @@ def ends_in_probabilities(layer: Any) -> bool:
     >>> ends_in_probabilities(keras.layers.Dense(3))
     False
     """
-    if _does_as(layer, keras.layers.Softmax):
+    if does_as(layer, keras.layers.Softmax):
         return layer.axis in (-1, 1)
-    if _does_as(layer, keras.layers.Dense):
+    if does_as(layer, keras.layers.Dense):
         # A softmax of one number is 1, whatever the number.
         constant = (
             layer.units == 1 and layer.activation is keras.activations.softmax
@@ -286,18 +275,42 @@ def ends_in_probabilities(layer: Any) -> bool:
         # A quantised product is not one of plain matrices.
         plain = not layer.quantization_mode
         return plain and not constant and _is_probability(layer.activation)
-    if _does_as(layer, keras.layers.Activation):
+    if does_as(layer, keras.layers.Activation):
         return _is_probability(layer.activation)
     return False
 
 
-def _does_as(layer: Any, kind: type[keras.Layer]) -> bool:
-    """Whether calling a layer runs the code of a class of Keras."""
-    same = all(
-        getattr(type(layer), name, None) is getattr(kind, name, None)
-        for name in ("call", "__call__", "kernel")
+def does_as(layer: Any, kind: type[keras.Layer]) -> bool:
+    """Whether calling a layer runs the code of a class of Keras.
+
+    Args:
+        layer: Any layer.
+        kind: One of `keras.layers`.
+
+    Example:
+
+    >>> import keras
+    >>> from rs_keras.classifiers.outputs import does_as
+    >>> layer = keras.layers.Dense(3)
+    >>> does_as(layer, keras.layers.Dense)
+    True
+    >>> layer.call = lambda inputs: 2 * inputs
+    >>> does_as(layer, keras.layers.Dense)
+    False
+    """
+    code = ("__call__", "call", "convolution_op", "kernel")
+    if not isinstance(layer, kind) or any(
+        getattr(type(layer), name, None) is not getattr(kind, name, None)
+        for name in code
+    ):
+        return False
+    # A kernel is an attribute of many layers. Trainers give convolutions
+    # another gradient, and say that they compute the same.
+    own = [vars(layer).get(name) for name in ("call", "convolution_op")]
+    return all(
+        method is None or getattr(method, "computes_the_same", False)
+        for method in own
     )
-    return isinstance(layer, kind) and same and "call" not in vars(layer)
 
 
 def _is_probability(activation: Any) -> bool:

@@ -117,8 +117,7 @@ def computing_in(model: Any, dtype: str) -> Any:
         for layer in _compat.flat_layers(copy):
             if isinstance(layer, keras.Model):
                 layer.dtype_policy = policy
-        copy.set_weights(network.get_weights())
-        _compat.finalize_states(copy)
+        _compat.copy_weights(copy, network)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise ValueError(
             "`dtype` needs a Sequential or Functional model, whose layers can "

@@ -15,8 +15,8 @@ from rs_keras import datasets
 from rs_keras import distribution
 from rs_keras import serving
 from rs_keras._checks import fits
+from rs_keras.classifiers.adapters import class_count
 from rs_keras.classifiers.adapters import image_shape
-from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.checkpoints import load_classifier
 from rs_keras.classifiers.checkpoints import trained_sigma
 from rs_keras.cli import _photographs
@@ -184,10 +184,8 @@ def _check_classes(name: str, args: argparse.Namespace, certifier: Any) -> None:
     if not name.startswith("image_folder:"):
         return
     folders = datasets.info(name, args.data_dir).num_classes
-    model = network_of(certifier.model)
-    shape = getattr(model, "output_shape", None) or (None,)
-    logits = getattr(model, "num_classes", shape[-1])
-    if isinstance(logits, int) and logits > 1 and folders != logits:
+    logits = class_count(certifier.model)
+    if logits is not None and folders != logits:
         raise ValueError(
             "`DATA` must have a folder for each of the model's classes. "
             f"Received: {folders} folders in {args.data}, {logits} logits"

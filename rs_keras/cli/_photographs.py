@@ -37,9 +37,8 @@ def data_name(args: argparse.Namespace) -> Any:
     return resize.in_name(args.data)
 
 
-def note(args: argparse.Namespace) -> str:
+def note(resize: Resize | None) -> str:
     """Says that a verdict is about the resized image; empty if none is."""
-    resize = resize_of(args)
     if resize is None:
         return ""
     size = f"{resize.height} x {resize.width}"

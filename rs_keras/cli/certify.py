@@ -77,7 +77,7 @@ def _certify_image(args: argparse.Namespace, arguments: dict[str, Any]) -> None:
     certifier = _certifier(args)
     [(_, image, _)] = _certification.examples_of(args, certifier)
     certificate = certifier.certify(image, seed=args.seed, **arguments)
-    note = _photographs.note(args)
+    note = _photographs.note(_photographs.resize_of(args))
     print(f"{args.data}: {certificate.sentence(0)}{note}")
 
 

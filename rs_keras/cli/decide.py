@@ -32,7 +32,7 @@ def _decide_image(
 ) -> int:
     [(_, image, _)] = _certification.examples_of(args, certifier)
     decision = certifier.decide(image, seed=args.seed, **arguments)
-    note = _photographs.note(args)
+    note = _photographs.note(_photographs.resize_of(args))
     print(f"{args.data}: {decision.sentence(0)}{note}")
     return 0 if decision.certified[0] else 1
 

@@ -3,6 +3,7 @@
 import argparse
 
 from rs_keras.cli import _certification
+from rs_keras.cli import _photographs
 from rs_keras.export import export_certifier
 from rs_keras.export.show import show
 
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> None:
         seed=args.seeds,
         image_shape=args.image_shape,
         decide_n=args.decide_n,
+        resize=_photographs.resize_of(args),
     )
     print(
         f"{version}: sigma {certifier.sigma}, n0 {args.n0}, n {args.n}, "

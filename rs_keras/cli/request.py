@@ -10,7 +10,9 @@ import numpy as np
 from rs_keras import _npz
 from rs_keras.cli import _certification
 from rs_keras.cli import _photographs
+from rs_keras.datasets.photographs import Resize
 from rs_keras.serving import CertificationClient
+from rs_keras.serving.client.served_model import ServedModel
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.out is not None:
             _check_receipt(args)
-        images, names = images_of(args, client.model.image_shape)
+        images, names = images_of(args, client.model)
         answer = _request(client, images, args)
         if args.out is not None:
             Path(args.out).write_text(answer.receipt, encoding="utf-8")
@@ -28,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
             if args.json:
                 print(json.dumps(_values(name, answer, row)))
             else:
-                note = _photographs.note(args)
+                note = _photographs.note(resize if args.image else None)
                 print(f"{name}: {_sentence(answer, row)}{note}")
     return int(not (answer.label >= 0).all())
 
@@ -63,11 +65,14 @@ def _check_receipt(args: argparse.Namespace) -> None:
 
 
 def images_of(
-    args: argparse.Namespace, shape: tuple[int, int, int]
+    args: argparse.Namespace, model: ServedModel
 ) -> tuple[np.ndarray, list[str]]:
     """Returns the images of --image or --npz, and their names."""
     if args.image is not None:
+        # The flags, or what the export says of its photographs.
         resize = _photographs.resize_of(args)
+        resize = resize or Resize.in_settings(model.metadata)
+        shape = model.image_shape
         read = [
             _certification.read_image(path, shape, resize)
             for path in args.image

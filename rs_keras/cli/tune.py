@@ -8,6 +8,7 @@ from pathlib import Path
 import keras_tuner
 
 from rs_keras._locks import only_writer
+from rs_keras.cli import _photographs
 from rs_keras.cli import _runs
 from rs_keras.trainers.tuning import hypermodel
 from rs_keras.trainers.tuning import sweeps
@@ -16,7 +17,7 @@ from rs_keras.trainers.tuning import sweeps
 def run(args: argparse.Namespace) -> int | None:
     model = hypermodel.SmoothingHyperModel(
         args.method,
-        args.data,
+        _photographs.data_name(args),
         args.sigma,
         epochs=args.epochs,
         validation=args.validation,

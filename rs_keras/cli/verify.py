@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     draws = None if args.all else check_count("--draws", args.draws)
     receipt = receipts.read(args.receipt)
     shape = receipt.model.image_shape
-    images, names = images_of(args, shape)
+    images, names = images_of(args, receipt.model)
     images = check_images(images, shape)
     with _source(args, receipt) as source:
         verdicts = [

@@ -143,13 +143,10 @@ def parts_of(element: Any) -> tuple[Any, Any, Any]:
             "`dataset` must yield pairs (image, label), or rows that have "
             f"both. Received: {type(element).__name__}"
         )
-    targets = element[1]
-    if isinstance(targets, dict) and "label" not in targets:
-        raise ValueError(
-            "`label` must be among the targets. Received: "
-            f"{', '.join(map(str, targets))}"
-        )
-    return element[0], targets, element[2] if len(element) == 3 else None
+    image, targets, weight = element if len(element) == 3 else (*element, None)
+    # Raises where there are none.
+    labels_in(targets)
+    return image, targets, weight
 
 
 def _name_in(row: dict, names: Sequence[str]) -> str:
@@ -160,6 +157,28 @@ def _name_in(row: dict, names: Sequence[str]) -> str:
         f"`dataset` must yield rows with {' or '.join(names)}. Received: "
         f"{', '.join(map(str, row))}"
     )
+
+
+def labels_in(targets: Any) -> Any:
+    """Returns the labels of `targets`, which are labels or a dict with them.
+
+    Raises:
+        ValueError: If the dict has none.
+
+    Example:
+
+    >>> from rs_keras.datasets.elements import labels_in
+    >>> labels_in([3, 1]), labels_in({"label": [3, 1], "example_id": [0, 1]})
+    ([3, 1], [3, 1])
+    """
+    if not isinstance(targets, dict):
+        return targets
+    if "label" not in targets:
+        raise ValueError(
+            "`label` must be among the targets. Received: "
+            f"{', '.join(map(str, targets))}"
+        )
+    return targets["label"]
 
 
 def is_single(images: Any, targets: Any) -> bool:
@@ -174,7 +193,7 @@ def is_single(images: Any, targets: Any) -> bool:
     >>> is_single(np.zeros([5, 8, 8, 3]), [0, 1, 0, 1, 1])
     False
     """
-    labels = targets["label"] if isinstance(targets, dict) else targets
+    labels = labels_in(targets)
     if _is_picture(images):
         return True
     if tf.is_tensor(images) or hasattr(images, "shape"):
@@ -392,8 +411,7 @@ def mapped(
         spec = data.element_spec
     if not isinstance(spec, tuple) or len(spec) < 2:
         return data
-    label = spec[1]["label"] if isinstance(spec[1], dict) else spec[1]
-    if getattr(label, "dtype", None) != tf.string:
+    if getattr(labels_in(spec[1]), "dtype", None) != tf.string:
         return data
     if class_names is None:
         raise ValueError(

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,16 @@ class Resize:
         return f"{name}?resize={self.height},{self.width}&fit={self.fit}"
 
     def settings(self) -> dict[str, Any]:
-        """Returns what logs and statements say of it."""
+        """Returns what logs, exports and statements say of it."""
         return {"resize": [self.height, self.width], "fit": self.fit}
+
+    @classmethod
+    def in_settings(cls, settings: Mapping[str, Any]) -> "Resize | None":
+        """Returns what the settings of a log or an export say of it."""
+        if "resize" not in settings:
+            return None
+        height, width = settings["resize"]
+        return cls(height, width, settings["fit"])
 
 
 def split_name(name: str) -> tuple[str, Resize | None]:

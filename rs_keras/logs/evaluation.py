@@ -21,8 +21,8 @@ from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.certification.certificate import Certificate
 from rs_keras.certification.sequential.decision import Decision
 from rs_keras.certification.smoothing import SmoothedClassifier
+from rs_keras.classifiers.adapters import class_count
 from rs_keras.classifiers.adapters import image_shape
-from rs_keras.classifiers.adapters import network_of
 from rs_keras.classifiers.fingerprint import fingerprint
 from rs_keras.datasets.elements import ElementReader
 from rs_keras.datasets.photographs import split_name
@@ -221,17 +221,9 @@ def reader_for(
     certifier: Any, class_names: Sequence[str] | None
 ) -> ElementReader:
     """Returns the reader of examples for the certifier's classifier."""
-    classes = getattr(certifier, "num_classes", None)
-    model = network_of(certifier.model)
-    if classes is None:
-        classes = getattr(model, "num_classes", None)
-    if classes is None:
-        shape = getattr(model, "output_shape", None)
-        classes = shape[-1] if isinstance(shape, tuple) and shape else None
-    known = isinstance(classes, int) and classes > 1
-    return ElementReader(
-        class_names, image_shape(certifier.model), classes if known else None
-    )
+    model = certifier.model
+    classes = getattr(certifier, "num_classes", None) or class_count(model)
+    return ElementReader(class_names, image_shape(model), classes)
 
 
 # A call draws for several images where they have few draws each: so few that

@@ -16,6 +16,7 @@ from rs_keras._checks import check_count
 from rs_keras.datasets.elements import ElementReader
 from rs_keras.datasets.elements import elements_of
 from rs_keras.datasets.elements import is_single
+from rs_keras.datasets.elements import labels_in
 from rs_keras.datasets.elements import parts_of
 from rs_keras.logs.file_format import read_settings
 from rs_keras.noise.draws import example_seed
@@ -44,8 +45,7 @@ class Selection:
         """Yields (image [H, W, C], label) of all examples."""
         for element in elements_of(self.dataset):
             images, targets, _ = self.read(element)
-            labels = targets["label"] if isinstance(targets, dict) else targets
-            yield from zip(images, labels, strict=True)
+            yield from zip(images, labels_in(targets), strict=True)
 
     def select(
         self, examples: Iterable[tuple[np.ndarray, np.ndarray]]

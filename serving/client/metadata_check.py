@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rs_keras.certification.sampling import NOISE_MODES
 from rs_keras.classifiers.precision import DTYPES
+from rs_keras.datasets.photographs import FITS
 from rs_keras.export.settings import SEEDS
 from rs_keras.export.settings import Settings
 from rs_keras.noise.draws import POSITION_BITS
@@ -142,9 +143,22 @@ def check(metadata: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"`{name}` must be {rule.words}. Received: {name}={value}"
             )
+    _check_resize(metadata)
     fields = dataclasses.fields(Settings)
     defaults = Settings(
         **{field.name: metadata[field.name] for field in fields}
     )
     defaults.check_image_shape(metadata["image"]["shape"])
     defaults.check_classes(metadata["num_classes"])
+
+
+def _check_resize(metadata: Mapping[str, Any]) -> None:
+    """Raises unless photographs, if any, are resized to the model's images."""
+    if "resize" not in metadata:
+        return
+    told = [metadata["resize"], metadata.get("fit")]
+    if told[0] != metadata["image"]["shape"][:2] or told[1] not in FITS:
+        raise ValueError(
+            "`resize` must be the height and width of `image`, and `fit` one "
+            f"of {', '.join(FITS)}. Received: {reprlib.repr(told)}"
+        )

@@ -11,6 +11,7 @@ from keras import applications
 from rs_keras import Certifier
 from rs_keras.classifiers import with_logits
 from rs_keras.classifiers import with_preprocessing
+from rs_keras.classifiers.adapters import as_logits
 from rs_keras.trainers import SGD
 from rs_keras.trainers import Gaussian
 
@@ -132,31 +133,82 @@ def test_a_model_of_any_size_needs_one():
     assert classifier.input_shape == (None, 8, 6, 3)
 
 
-def test_a_classifier_of_keras_hub_and_its_image_converter():
+HUB_FAMILIES = {
+    "resnet": (
+        "ResNet",
+        {
+            "input_conv_filters": [8],
+            "input_conv_kernel_sizes": [3],
+            "stackwise_num_filters": [64, 64],
+            "stackwise_num_blocks": [1, 1],
+            "stackwise_num_strides": [1, 2],
+            "block_type": "basic_block",
+        },
+    ),
+    "densenet": ("DenseNet", {"stackwise_num_repeats": [1, 1]}),
+    "vgg": (
+        "VGG",
+        {"stackwise_num_repeats": [1, 1], "stackwise_num_filters": [4, 8]},
+    ),
+    "vit": (
+        "ViT",
+        {
+            "patch_size": 8,
+            "num_layers": 1,
+            "num_heads": 2,
+            "hidden_dim": 8,
+            "mlp_dim": 16,
+        },
+    ),
+    "xception": (
+        "Xception",
+        {
+            "stackwise_conv_filters": [[8, 8], [8, 8]],
+            "stackwise_pooling": [True, False],
+        },
+    ),
+    "swin": (
+        "SwinTransformer",
+        {
+            "embed_dim": 8,
+            "depths": (1, 1),
+            "num_heads": (1, 2),
+            "window_size": 4,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("family", HUB_FAMILIES)
+def test_a_classifier_of_keras_hub_and_its_image_converter(family):
     hub = pytest.importorskip(
         "keras_hub", reason="keras-hub is not installed (extra: frameworks)"
     )
+    name, sizes = HUB_FAMILIES[family]
     keras.utils.set_random_seed(1)
-    backbone = hub.models.ResNetBackbone(
-        input_conv_filters=[8],
-        input_conv_kernel_sizes=[3],
-        stackwise_num_filters=[8, 16],
-        stackwise_num_blocks=[1, 1],
-        stackwise_num_strides=[1, 2],
-        block_type="basic_block",
-        image_shape=(16, 16, 3),
-    )
-    network = hub.models.ImageClassifier(
-        backbone=backbone, num_classes=5, activation="softmax"
+    backbone = getattr(hub.models, f"{name}Backbone")
+    network = getattr(hub.models, f"{name}ImageClassifier")(
+        backbone=backbone(image_shape=(32, 32, 3), **sizes),
+        num_classes=5,
+        activation="softmax",
     )
     converter = hub.layers.ImageConverter(
-        image_size=(16, 16), scale=1 / 127.5, offset=-1.0
+        image_size=(32, 32), scale=1 / 127.5, offset=-1.0
     )
     classifier = with_preprocessing(
-        network, converter, value_range=(0, 255), input_shape=(16, 16, 3)
+        network, converter, value_range=(0, 255), input_shape=(32, 32, 3)
     )
-    images = pictures(16)
-    wanted = network(2 * images - 1)
-    np.testing.assert_allclose(classifier(images), wanted, atol=1e-5)
+    images = pictures(32)
+    # The converter is in training mode unless it is told otherwise, and with
+    # it what comes behind.
+    wanted = network(2 * images - 1, training=False).numpy()
+    found = classifier(images, training=False)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    logits = as_logits(classifier)(images).numpy()
+    np.testing.assert_allclose(
+        np.exp(logits) / np.exp(logits).sum(-1, keepdims=True),
+        wanted,
+        atol=1e-5,
+    )
     counts = Certifier(classifier, sigma=0.25).sample(images, n=50)
     assert counts.sum() == 100

@@ -42,6 +42,20 @@ def test_the_answer_in_words(fake, picture, capsys):
     )
 
 
+def test_photographs_are_resized_as_the_export_says(tmp_path, capsys):
+    """Unless the flags say otherwise, or the export nothing."""
+    photo = str(tmp_path / "photo.png")
+    Image.fromarray(np.zeros([30, 20], np.uint8)).save(photo)
+    with Fake(resize=[4, 4], fit="pad") as fake:
+        assert request(fake, "--image", photo) == 0
+        assert "resized to 4 x 4, pad" in capsys.readouterr().out
+        assert request(fake, "--image", photo, "--resize", "4,4") == 0
+        assert "resized to 4 x 4, crop" in capsys.readouterr().out
+    with Fake() as fake:
+        assert request(fake, "--image", photo) == 2
+        assert "must be 4 x 4 pixels" in capsys.readouterr().err
+
+
 def test_answers_that_another_server_repeats(fake, picture, capsys):
     with Fake() as other:
         servers = f"{fake.address},{other.address}"

@@ -193,6 +193,14 @@ WRONG = {
         {},
         "layer 0, in front of the network, must be a normalisation",
     ),
+    "two names": (
+        lambda s: (
+            {k.replace("fc2", "linear"): v for k, v in s.items()}
+            | {k.replace("fc2", "fc"): v for k, v in s.items()}
+        ),
+        {},
+        "c.pt is no lenet: two keys are names of one .* `fc` and `linear`",
+    ),
     "three means": (
         lambda s: s,
         {"mean": MEAN},

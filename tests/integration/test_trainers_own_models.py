@@ -74,7 +74,9 @@ def test_what_is_no_function_is_refused():
 
 
 def test_the_pages_optuna_study_runs():
-    pytest.importorskip("optuna", reason="optuna is not installed")
+    pytest.importorskip(
+        "optuna", reason="optuna is not installed (extra: frameworks)"
+    )
     code = re.search(
         r"\n(    import optuna\n.*?)\n\n\S", PAGE.read_text(), re.S
     )

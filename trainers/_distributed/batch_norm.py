@@ -87,8 +87,7 @@ def synchronized(model: keras.Model) -> keras.Model:
     clone = keras.models.clone_model(
         model, clone_function=_cloned, recursive=True
     )
-    clone.set_weights(model.get_weights())
-    _compat.finalize_states(clone)
+    _compat.copy_weights(clone, model)
     return clone
 
 

@@ -11,22 +11,6 @@ from rs_keras.datasets.elements import class_numbers
 _REMEDY = "a lower learning rate or gradient clipping may help"
 
 
-def labels_in(targets: Any) -> Any:
-    """Returns the labels of `targets`, an array or a dict with `label`.
-
-    Raises:
-        ValueError: If the dict has none.
-    """
-    if not isinstance(targets, dict):
-        return targets
-    if "label" not in targets:
-        raise ValueError(
-            "`label` must be among the targets. Received: "
-            f"{', '.join(map(str, targets))}"
-        )
-    return targets["label"]
-
-
 def check_labels(labels: Any, count: int, num_classes: int | None) -> None:
     """Raises unless `labels` are `count` class numbers in [0, num_classes).
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import GeneratorType
 from typing import Any
 
 import keras
@@ -80,7 +79,7 @@ class DataForm:
         if isinstance(x, tf.data.Dataset):
             x = self._dataset(x)
             self._check(check, next(iter(x), None))
-        elif isinstance(x, GeneratorType) or iter_is_spent(x):
+        elif isinstance(x, Iterator):
             batches = self._batches(iter(x))
             first = next(batches, None)
             self._check(check, first)
@@ -103,7 +102,7 @@ class DataForm:
         data = elements.mapped(data, self.class_names)
         spec = data.element_spec
         if isinstance(spec, tuple) and len(spec) > 1:
-            label = spec[1]["label"] if isinstance(spec[1], dict) else spec[1]
+            label = elements.labels_in(spec[1])
             # One label, and no axis for several: an image by itself.
             if getattr(getattr(label, "shape", None), "rank", None) == 0:
                 data = data.batch(self.batch_size or KERAS_BATCH)
@@ -176,11 +175,6 @@ class DataForm:
 
 # What Keras reads as it is.
 _OF_KERAS = (keras.utils.PyDataset, tf.distribute.DistributedDataset)
-
-
-def iter_is_spent(data: Any) -> bool:
-    """Whether `data` can be iterated once only."""
-    return hasattr(data, "__next__") and iter(data) is data
 
 
 def _joined(rows: Sequence[tuple]) -> tuple:

@@ -67,7 +67,7 @@ def network_pass(
                 return _normalized(layer, tf.cast(args[0], layer.compute_dtype))
             return layer(*args, **kwargs)
 
-        return _compat.run_layers(model, images, run, training=training)
+        return _compat.run_graph(model, images, run, training)
 
 
 def _fusible(model: keras.Model) -> list[keras.layers.BatchNormalization]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from rs_keras import noise
 from rs_keras._checks import check_count
 from rs_keras._checks import check_positive
+from rs_keras._checks import check_sigma
 from rs_keras._config import arguments_of
 from rs_keras.per_input_sigma.optimization import ascend
 
@@ -297,4 +298,4 @@ def sigma_of(sigma: Any) -> FixedSigma | PerExampleSigma:
     """
     if hasattr(sigma, "vary"):
         return sigma
-    return FixedSigma(check_positive("sigma", sigma))
+    return FixedSigma(check_sigma(sigma))

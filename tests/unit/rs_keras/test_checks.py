@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from kits import golden_cases as golden
 
 from rs_keras import Certifier
 from rs_keras._checks import check_images
+from rs_keras.trainers import Gaussian
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,16 @@ def test_an_alpha_that_is_a_confidence_is_asked_about():
 def test_a_sigma_of_bytes_is_asked_about():
     with pytest.warns(UserWarning, match=r"sigma=64/255 = 0.251\?"):
         Certifier(first_pixels, sigma=64)
+    with pytest.warns(UserWarning, match=r"sigma=64/255 = 0.251\?"):
+        Gaussian(golden.tiny(), sigma=64)
+
+
+def test_a_function_of_arrays_is_sent_to_from_numpy():
+    """In one line, without TensorFlow's advice on NumPy's names."""
+    certifier = Certifier(lambda x: x.reshape(len(x), -1), sigma=0.5)
+    with pytest.raises(ValueError, match="from_numpy.*It failed") as caught:
+        certifier.certify(np.zeros([1, 2, 2, 2]), n=100)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_lost_shape_is_told():

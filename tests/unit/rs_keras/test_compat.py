@@ -279,17 +279,51 @@ def test_a_graph_of_layers_is_run_with_others_in_their_place():
             (twice.name, sorted([twice.name, add.name])),
         ]
     ), sentence
+
+    def run(layer, *args, **kwargs):
+        return args[0] + 4.0 if layer is twice else layer(*args, **kwargs)
+
     with says(sentence):
-        output = _compat.run_graph(
-            model,
-            tf.ones([1, 2]),
-            lambda layer: (lambda x: x + 4.0) if layer is twice else layer,
-        )
+        output = _compat.run_graph(model, tf.ones([1, 2]), run, training=False)
     # (1 + 4) + (1 + 4 + 4)
     assert output.numpy().tolist() == [[14.0, 14.0]], sentence
     assert not _compat.has_graph(keras.Sequential([add])), sentence
-    assert _compat.takes_training(inner.layers[-1]), sentence
-    assert not _compat.takes_training(add), sentence
+
+
+def test_functional_of():
+    """Of models that run their graph of layers, whatever its ends."""
+    images = keras.Input([2])
+    model = keras.Model(images, [dense()(images), dense()(images)])
+    inner = keras.Sequential([images, dense()])
+
+    class Twice(keras.Sequential):
+        def call(self, inputs):
+            return 2.0 * super().call(inputs)
+
+    class Pipeline(keras.Model):
+        """As the classifiers of KerasHub, which check what they are given."""
+
+        __module__ = "keras_hub.src.utils.pipeline_model"
+
+        def __call__(self, *args, **kwargs):
+            return super().__call__(*args, **kwargs)
+
+    class Other(Pipeline):
+        def __call__(self, *args, **kwargs):
+            return 2.0 * super().__call__(*args, **kwargs)
+
+    overridden = keras.Sequential([images, dense()])
+    overridden.call = lambda inputs: inputs
+    outputs = dense()(images)
+    with says("Keras keeps the graphs of models elsewhere"):
+        assert _compat.functional_of(model) is model
+        assert not _compat.has_graph(model)
+        assert _compat.functional_of(inner).outputs == inner.outputs
+        assert _compat.has_graph(inner)
+        assert _compat.has_graph(Pipeline(images, outputs))
+    others = Twice([images, dense()]), Other(images, outputs), overridden
+    for other in (*others, dense(), print):
+        assert _compat.functional_of(other) is None
 
 
 def test_a_layer_casts_its_inputs_as_a_model_does():
@@ -322,7 +356,7 @@ def test_has_added_losses():
         assert not _compat.has_added_losses(of_weights), sentence
 
 
-def test_run_layers():
+def test_run_graph_tells_the_mode():
     sentence = "Keras runs the layers of Functional models in another way"
     images, rate = keras.Input([4]), keras.layers.Dropout(0.5)
     model = keras.Model(images, dense()(rate(images)))
@@ -334,10 +368,9 @@ def test_run_layers():
 
     rows = np.ones([2, 4], "float32")
     with says(sentence):
-        found = _compat.run_layers(model, rows, run, training=False)
+        found = _compat.run_graph(model, rows, run, training=False)
     np.testing.assert_array_equal(found, model(rows), sentence)
-    told = [(layer, training) for layer, training in seen if layer is rate]
-    assert told == [(rate, False)] and len(seen) == 2, sentence
+    assert seen == [(rate, False), (model.layers[-1], False)], sentence
 
 
 def test_is_chain_of_layers():

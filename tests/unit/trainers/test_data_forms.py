@@ -209,8 +209,9 @@ def test_a_generator_of_single_images_is_batched():
         ([(IMAGES[0], {"soft_label": 1})], "`label` must be among"),
         ([(IMAGES[0], 1), (IMAGES[0, :4], 1)], "must have one size"),
         (7, "`x` must be images, or a data set"),
+        ((IMAGES, LABELS, np.ones(10)), "give weights as `sample_weight`"),
     ],
-    ids=["words", "none", "row", "image", "dict", "sizes", "number"],
+    ids="words none row image dict sizes number weights".split(),
 )
 def test_what_cannot_be_read_is_refused(data, message):
     with pytest.raises(ValueError, match=message):

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from rs_keras import models
 from rs_keras.classifiers import folding
+from rs_keras.classifiers.adapters import as_logits
 from rs_keras.classifiers.adapters import prepared
 from rs_keras.classifiers.ensembles import ensemble
-from rs_keras.classifiers.folding import FoldedNetwork
 from rs_keras.classifiers.graphs import operations
 from rs_keras.classifiers.precision import computing_in
 
@@ -58,7 +58,7 @@ def check(model, tolerance=1e-5, left=0):
     wanted = keras.ops.convert_to_numpy(
         keras.ops.cast(model(images, training=False), "float32")
     )
-    folded = FoldedNetwork(model)
+    folded = as_logits(model)
     found = tf.cast(folded(tf.constant(images)), tf.float32).numpy()
     size = np.ptp(wanted, axis=-1, keepdims=True)
     assert (np.abs(found - wanted) <= tolerance * size).all()
@@ -104,7 +104,7 @@ def test_in_bfloat16_it_is_about_as_exact_as_keras():
     def error(logits):
         return np.abs(tf.cast(logits, tf.float32).numpy() - exact).mean()
 
-    folded = FoldedNetwork(short)(tf.constant(images))
+    folded = as_logits(short)(tf.constant(images))
     assert error(folded) <= 2.0 * error(short(images, training=False))
 
 
@@ -248,6 +248,48 @@ def test_a_call_that_is_set_on_a_layer_is_called():
     check(model, left=1)
 
 
+def test_layers_in_a_layer_are_in_inference_mode():
+    """Their own default is training, and the layer around takes no mode."""
+
+    class Noisy(layers.Layer):
+        def call(self, inputs, training=True):
+            return inputs + 1.0 if training else inputs
+
+    class Around(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = Noisy()
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    conv, norm = layers.Conv2D(3, 3), layers.BatchNormalization()
+    check(shaken(sequential(conv, norm, Around(), *head())))
+
+
+def test_layers_that_were_called_by_the_name_of_their_input():
+    x = keras.Input(SHAPE)
+    y = layers.Conv2D(3, 3)(inputs=x)
+    y = layers.BatchNormalization()(inputs=y)
+    y = sequential(*head(), shape=(6, 6, 3))(inputs=y)
+    check(shaken(keras.Model(x, layers.Dense(4)(inputs=y))))
+
+
+# Keras says that a Sequential model drops the mask of what it returns.
+@pytest.mark.filterwarnings("ignore:Layer 'sequential:UserWarning")
+@pytest.mark.parametrize("nested", [False, True])
+def test_masks_are_handed_on(nested):
+    rows, dense = layers.Reshape((8, 24)), layers.Dense(4)
+    pooling = layers.GlobalAveragePooling1D()
+    if nested:
+        pooling = sequential(pooling, shape=(8, 4))
+    model = sequential(rows, layers.Masking(), dense, pooling)
+    images = np.ones([2, *SHAPE], "f")
+    images[0, 3:] = 0.0
+    wanted = shaken(model)(images, training=False)
+    np.testing.assert_allclose(as_logits(model)(images), wanted, rtol=1e-5)
+
+
 def test_nested_models_are_folded_in_each_call():
     inner = sequential(
         layers.Conv2D(3, 3, padding="same"),
@@ -263,7 +305,7 @@ def test_a_sequential_model_that_is_not_built_yet():
     model = keras.Sequential(
         [layers.Conv2D(4, 3), layers.BatchNormalization(), *head()]
     )
-    folded = FoldedNetwork(model)
+    folded = as_logits(model)
     names = [node.op for node in operations(traced(folded, SHAPE))]
     assert names.count("Conv2D") == 1 and "BiasAdd" in names
     assert normalisations(folded, np.zeros([1, *SHAPE])) == 0
@@ -288,7 +330,7 @@ def test_types_of_mixed_models_are_kept(policy):
 
 def test_weights_are_read_in_each_call():
     model = shaken(models.cifar_resnet(8))
-    graph = traced(FoldedNetwork(model), (32, 32, 3))
+    graph = traced(as_logits(model), (32, 32, 3))
     images = tf.random.stateless_uniform([2, 32, 32, 3], [1, 2])
     shaken(model, seed=5)
     wanted = model(images, training=False).numpy()
@@ -298,7 +340,7 @@ def test_weights_are_read_in_each_call():
 def test_layers_of_the_model_stay_its_own():
     model = models.cifar_resnet(8)
     before = [len(layer._inbound_nodes) for layer in model.layers]
-    FoldedNetwork(model)(tf.zeros([1, 32, 32, 3]))
+    as_logits(model)(tf.zeros([1, 32, 32, 3]))
     assert [len(layer._inbound_nodes) for layer in model.layers] == before
 
 

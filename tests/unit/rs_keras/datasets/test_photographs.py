@@ -17,6 +17,9 @@ from rs_keras.cli import _photographs
 from rs_keras.cli import main
 from rs_keras.datasets.photographs import Resize
 from rs_keras.datasets.photographs import read_photograph
+from rs_keras.export import metadata
+from rs_keras.serving.client import metadata_check
+from rs_keras.trainers.tuning import hypermodel
 
 RNG = np.random.default_rng(3)
 # Of a camera that was turned: the stored image is shown turned clockwise.
@@ -148,6 +151,43 @@ def test_the_command_line_resizes(folder, tmp_path, capsys):
     golden.tiny(classes=3).save(tmp_path / "two.keras")
     assert main(["certify", data, *model, "--out", "other.tsv"]) == 2
     assert "2 folders in image_folder:" in capsys.readouterr().err
+
+
+def test_an_export_tells_the_size(folder, tmp_path, capsys):
+    golden.tiny(classes=2).save(tmp_path / "two.keras")
+    out = str(tmp_path / "exports")
+    command = ["export", str(tmp_path / "two.keras"), "--sigma", "0.5"]
+    command += ["--out", out, "--no-warmup", "--fit", "pad", "--resize"]
+    assert main([*command, "8,9"]) == 2
+    assert "the model's images, 8 and 8. Received" in capsys.readouterr().err
+    assert main([*command, "8,8"]) == 0
+    facts = metadata.read(tmp_path / "exports" / "1")
+    assert (facts["resize"], facts["fit"]) == ([8, 8], "pad")
+    assert "resized to 8 x 8 before (pad)" in facts["guarantee"]
+    metadata_check.check(facts)
+    for wrong in ({"resize": [8, 9]}, {"resize": 8}, {"fit": "squeeze"}):
+        with pytest.raises(ValueError, match="`resize` must be the height"):
+            metadata_check.check(facts | wrong)
+    capsys.readouterr()
+    assert main(["export", "--show", out]) == 0
+    assert "resize: 8, 8" in capsys.readouterr().out
+
+
+def test_a_search_takes_photographs(folder, tmp_path, monkeypatch):
+    """What it holds out and trains is resized, and its recipes say so."""
+    found = []
+
+    def searched(model, *args, **kwargs):
+        found.append(model)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(hypermodel, "tuner", searched)
+    command = ["tune", f"image_folder:{folder}", "--method", "gaussian"]
+    command += ["--sigma", "0.5", "--validation", "1", "--out", str(tmp_path)]
+    assert main([*command, "--resize", "8,8"]) == 2
+    [model] = found
+    assert model.validation[0][0].shape == (8, 8, 1)
+    assert model.base.dataset.endswith("?resize=8,8&fit=crop")
 
 
 @pytest.mark.parametrize(

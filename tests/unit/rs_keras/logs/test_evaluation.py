@@ -84,6 +84,27 @@ def test_several_images_a_call_are_the_same_log(
     assert together.settings == alone.settings
 
 
+def test_images_of_several_sizes_and_types_are_certified(tmp_path):
+    """They cannot share a call: bytes would be joined with floats as numbers.
+
+    The classifier says 1 where the mean is above 0.3, and 0.8 is 204 / 255.
+    """
+    certifier = Certifier(
+        lambda x: (tf.reduce_mean(x, [1, 2]) - 0.3) * [-1.0, 1.0], sigma=0.25
+    )
+    floats = np.full([2, 4, 4, 1], np.float32(0.8))
+    small = np.zeros([2, 2, 1], np.float32)
+    data = [
+        (floats[0], 1),
+        (np.full([4, 4, 1], 204, np.uint8), 1),
+        (floats[1], 1),
+        (small, 0),
+        (small, 0),
+    ]
+    log = certify_dataset(certifier, data, tmp_path / "log.tsv", seed=3, **N)
+    assert log.predict.tolist() == [1, 1, 1, 0, 0]
+
+
 def test_batched_or_not_is_the_same_log(linear, data, tmp_path):
     certifier = Certifier(linear, sigma=0.5)
     sets = {
