@@ -22,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.out is not None:
             _check_receipt(args)
+        resize = resize_of(args, client.model)
         images, names = images_of(args, client.model)
         answer = _request(client, images, args)
         if args.out is not None:
@@ -64,17 +65,20 @@ def _check_receipt(args: argparse.Namespace) -> None:
         pass
 
 
+def resize_of(args: argparse.Namespace, model: ServedModel) -> Resize | None:
+    """Returns what the flags say, or the export, of its photographs."""
+    given = _photographs.resize_of(args)
+    return given or Resize.in_settings(model.metadata)
+
+
 def images_of(
     args: argparse.Namespace, model: ServedModel
 ) -> tuple[np.ndarray, list[str]]:
     """Returns the images of --image or --npz, and their names."""
     if args.image is not None:
-        # The flags, or what the export says of its photographs.
-        resize = _photographs.resize_of(args)
-        resize = resize or Resize.in_settings(model.metadata)
-        shape = model.image_shape
+        resize = resize_of(args, model)
         read = [
-            _certification.read_image(path, shape, resize)
+            _certification.read_image(path, model.image_shape, resize)
             for path in args.image
         ]
         return np.concatenate(read), args.image

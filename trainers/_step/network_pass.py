@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from rs_keras import _compat
-from rs_keras.classifiers.folding import FoldedNetwork
+from rs_keras.classifiers.folding import folded
 from rs_keras.trainers._step.input_gradients import only_cpus
 from rs_keras.trainers._step.input_gradients import quick_gradients
 
@@ -60,7 +60,7 @@ def network_pass(
         if not normalized:
             return model(images, training=training)
         if not training:
-            return FoldedNetwork(model).prepared()(images)
+            return folded(model)(images)
 
         def run(layer: Any, *args: Any, **kwargs: Any) -> Any:
             if layer in normalized and _is_plain(*args, **kwargs):
