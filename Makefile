@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: help setup quickstart test test-fast lint format types docs wheel lock
-.PHONY: benchmarks soak fair sizing attacks clean
+.PHONY: licences benchmarks soak fair sizing attacks clean
 
 help:
 	@echo "make quickstart   set up, train, certify, report, export, serve, request"
@@ -17,6 +17,8 @@ help:
 	@echo "make types        mypy on the package as installed"
 	@echo "make docs         build the documentation into site/, check its links"
 	@echo "make wheel        build the wheel, certify with it in a fresh venv"
+	@echo "make lock         fetch the newest versions allowed, with their hashes"
+	@echo "make licences     list the licences of all dependencies"
 	@echo "make benchmarks   print the ratios of all benchmarks (slow)"
 	@echo "make soak         look for leaks in a server after many requests and reloads"
 	@echo "make attacks      attack thousands of images within their certified radii"
@@ -28,7 +30,8 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: setup.py requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -c requirements.lock -e ".[dev]"
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet -e ".[dev]"
 	@touch $@
 
 quickstart: setup
@@ -67,12 +70,29 @@ docs: setup
 wheel: setup
 	PYTHON=$(PYTHON) BIN=$(BIN) tests/e2e/wheel/check
 
+# The address of the package index that lists the files' hashes:
+#   make lock INDEX=ADDRESS
+INDEX ?=
+FREEZE := build/lock/bin/pip freeze --all \
+	--exclude pip --exclude setuptools --exclude rs-keras
+
 lock:
+	@test -n "$(INDEX)" || { echo "make lock needs INDEX=ADDRESS"; exit 1; }
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet --upgrade pip
+	build/lock/bin/pip install --quiet .
+	$(FREEZE) > build/lock/run
 	build/lock/bin/pip install --quiet ".[dev]"
-	build/lock/bin/pip freeze --exclude rs-keras > requirements.lock
+	$(FREEZE) > build/lock/all
+	build/lock/bin/python .ci/lock.py $(INDEX) build/lock/run build/lock/all \
+		> build/lock/requirements.lock
+	mv build/lock/requirements.lock requirements.lock
+
+licences: setup
+	mkdir -p build
+	$(BIN)/python .ci/licences.py > build/dependencies.md
+	mv build/dependencies.md docs/dependencies.md
 
 benchmarks: setup
 	for file in benchmarks/*.py; do $(BIN)/python $$file; done

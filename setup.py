@@ -1,9 +1,22 @@
 """Installs the four rooms of the tree as the one package `rs_keras`."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages
 from setuptools import setup
+
+# The one place for the address of the public repository, without a slash at
+# its end. While it is empty, nothing links to a repository.
+REPOSITORY = ""
+
+HERE = Path(__file__).parent
+# The one place for the version is `rs_keras/__init__.py`.
+VERSION = re.search(
+    r'^__version__ = "(.+)"$',
+    (HERE / "rs_keras" / "__init__.py").read_text(),
+    re.M,
+)[1]
 
 ROOMS = {
     "rs_keras": "rs_keras",
@@ -17,13 +30,65 @@ PACKAGES = [
     for package in ("", *find_packages(folder))
 ]
 
+
+# [text](target) and ![text](target), where the target is a file of the tree.
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+# A picture with the caption in italics below it.
+CAPTIONED = re.compile(r"!\[[^\]]*\]\((?!https?:)[^)\s]+\)\n\n\*[^*]+\*\n\n")
+
+
+def long_description(readme, repository, version):
+    """Makes the README readable where its files are not, as on an index.
+
+    With an address, links and pictures lead to the files of the release's tag.
+    Without one, links keep their text alone, and pictures are left out with
+    their captions: a dead link helps nobody.
+    """
+    if not repository:
+        readme = CAPTIONED.sub("", readme)
+        return LINK.sub(lambda found: "" if found[1] else found[2], readme)
+
+    def absolute(found):
+        mark, text, target = found.groups()
+        kind = "raw" if mark else "blob"
+        return f"{mark}[{text}]({repository}/{kind}/v{version}/{target})"
+
+    return LINK.sub(absolute, readme)
+
+
+def project_urls(repository, version):
+    """Returns the links that an index shows beside the description."""
+    if not repository:
+        return {}
+    return {
+        "Source": repository,
+        "Issues": f"{repository}/issues",
+        "Changelog": f"{repository}/blob/v{version}/CHANGELOG.md",
+        "Documentation": f"{repository}/tree/v{version}/docs",
+    }
+
+
 setup(
     name="rs-keras",
-    version="0.1.0",
+    version=VERSION,
     description="Randomized smoothing in Keras: train, certify and serve.",
-    long_description=(Path(__file__).parent / "README.md").read_text(),
+    long_description=long_description(
+        (HERE / "README.md").read_text(), REPOSITORY, VERSION
+    ),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    author="The rs-keras authors",
+    project_urls=project_urls(REPOSITORY, VERSION),
+    keywords=[
+        "adversarial robustness",
+        "certified robustness",
+        "deep learning",
+        "keras",
+        "randomized smoothing",
+        "tensorflow",
+        "tensorflow serving",
+    ],
+    # An SPDX expression: MIT is the licence of the bundled Fashion-MNIST.
+    license_expression="Apache-2.0 AND MIT",
     license_files=["LICENSE", "rs_keras/data/LICENSE.*"],
     python_requires=">=3.11,<3.14",
     packages=PACKAGES,
@@ -84,6 +149,7 @@ setup(
             "mypy>=1.13",
             "nbclient>=0.10",
             "nbformat>=5.10",
+            "pandas>=2",
             # Drives the Chromium that is installed; downloads none itself.
             "playwright>=1.40",
             "psutil>=5.9",
@@ -92,7 +158,6 @@ setup(
             # 3.7 is the first with --no-loadscope-reorder.
             "pytest-xdist>=3.7",
             "ruff>=0.9",
-            "statsmodels>=0.14",
             "waitress>=3,<4",
         ],
         # Whose models the tests certify, and whose search they run, where they
@@ -116,11 +181,24 @@ setup(
             "torch>=2.4",
         ],
     },
+    # No licence among them: the expression above says it.
     classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Framework :: Jupyter",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Natural Language :: English",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+        "Topic :: Security",
+        "Topic :: Software Development :: Libraries :: Python Modules",
         "Typing :: Typed",
     ],
 )

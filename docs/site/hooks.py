@@ -3,8 +3,8 @@
 A comment `<!-- from README.md: Train -->` in a page is replaced by that section
 of the README, `<!-- commands -->` by the command line, `<!-- api -->` by an
 index of the API, `<!-- formulas -->` by the methods' losses and
-`<!-- examples -->` by a list of examples/. CHANGELOG.md, CONTRIBUTING.md, the
-results, the model cards and each example become pages.
+`<!-- examples -->` by a list of examples/. CHANGELOG.md, CONTRIBUTING.md and
+their like, the results, the model cards and each example become pages.
 """
 
 import atexit
@@ -30,12 +30,17 @@ CARDS = sorted((ROOT / "rs_keras" / "data" / "pretrained").glob("*.md"))
 # Files of the tree that become pages unchanged.
 WHOLE = {
     "changelog.md": ROOT / "CHANGELOG.md",
+    "code-of-conduct.md": ROOT / "CODE_OF_CONDUCT.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
+    "security.md": ROOT / "SECURITY.md",
     "results.md": ROOT / "results" / "README.md",
     **{f"pretrained/{card.name}": card for card in CARDS},
 }
 # Targets on the site of links in these files and in the README.
 MOVED = {
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "docs/": "",
     "examples/README.md": "examples.md",
     "results/README.md": "results.md",
