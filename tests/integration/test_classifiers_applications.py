@@ -137,7 +137,7 @@ HUB_FAMILIES = {
     "resnet": (
         "ResNet",
         {
-            "input_conv_filters": [8],
+            "input_conv_filters": [64],
             "input_conv_kernel_sizes": [3],
             "stackwise_num_filters": [64, 64],
             "stackwise_num_blocks": [1, 1],
