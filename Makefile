@@ -17,7 +17,7 @@ help:
 	@echo "make docs         build the documentation into site/, check its links"
 	@echo "make wheel        build the wheel, certify with it in a fresh venv"
 	@echo "make benchmarks   print the ratios of all benchmarks (slow)"
-	@echo "make soak         look for leaks in a server after many requests and reloads"
+	@echo "make soak         look for leaks in a server; kill servers under a client"
 
 setup: $(VENV)/.installed
 
@@ -75,6 +75,7 @@ benchmarks: setup
 
 soak: setup
 	$(BIN)/python benchmarks/server.py --soak
+	$(BIN)/python benchmarks/fleet_soak.py --examples 10000
 
 clean:
 	rm -rf build dist *.egg-info quickstart site
