@@ -20,7 +20,7 @@ help:
 	@echo "make lock         fetch the newest versions allowed, with their hashes"
 	@echo "make licences     list the licences of all dependencies"
 	@echo "make benchmarks   print the ratios of all benchmarks (slow)"
-	@echo "make soak         look for leaks in a server after many requests and reloads"
+	@echo "make soak         look for leaks in a server; kill servers under a client"
 	@echo "make attacks      attack thousands of images within their certified radii"
 	@echo "make fair         short requests beside long ones, and what slices cost"
 	@echo "make sizing       the tables of docs/sizing.md"
@@ -99,10 +99,12 @@ benchmarks: setup
 
 soak: setup
 	$(BIN)/python benchmarks/server.py --soak
+	$(BIN)/python benchmarks/fleet_soak.py --examples 10000
 
 attacks: setup
 	$(BIN)/python tests/kits/attacked_certificates.py dense 5000
 	$(BIN)/python tests/kits/attacked_certificates.py lenet 500
+
 fair: setup
 	$(BIN)/python benchmarks/server.py --fair
 
