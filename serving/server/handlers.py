@@ -17,6 +17,8 @@ from rs_keras.serving.server.grpc_errors import StatusError
 from rs_keras.serving.server.grpc_errors import invalid
 from rs_keras.serving.server.manager import ModelManager
 from rs_keras.serving.server.metrics import Metrics
+from rs_keras.serving.server.scheduling.limits import check_rows
+from rs_keras.serving.server.scheduling.limits import check_size
 from rs_keras.serving.server.scheduling.scheduler import Scheduler
 from rs_keras.serving.server.scheduling.turns import Caller
 
@@ -96,9 +98,9 @@ class Handlers:
         with self.manager.use(spec) as (version, worker):
 
             def limit(inputs: list[tuple[str, Any]]) -> None:
-                limits.check_size(inputs)
+                check_size(limits, inputs)
                 if worker.export is not None:
-                    limits.check_rows(inputs)
+                    check_rows(limits, inputs)
 
             call = predict.read_request(worker.model, request, limit)
             start = time.monotonic()

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 from kits.authority import Authority
+from kits.tf_serving import REST_PORT
 from kits.tf_serving import Wire
 from kits.tf_serving import connect
 from kits.tf_serving import fails
@@ -495,18 +496,20 @@ def test_socket_beside_tls_is_in_the_clear(export, authority, tmp_path):
             assert wire.line() == 3.0
 
 
+@pytest.mark.skipif(REST_PORT is None, reason="waitress is not installed")
 def test_the_server_listens_on_all_interfaces(export):
-    with start(export, host="0.0.0.0", rest_port=0) as server:
+    with start(export, host="0.0.0.0", rest_port=REST_PORT) as server:
         assert server.address.startswith("127.0.0.1:")
         assert server.rest_address.startswith("127.0.0.1:")
         with connect(server) as wire:
             assert wire.line() == 3.0
 
 
+@pytest.mark.skipif(REST_PORT is None, reason="waitress is not installed")
 def test_the_server_listens_on_ipv6(export):
     if not socket.has_ipv6 or not _has_address("::1"):
         pytest.skip("this machine has no ::1")
-    with start(export, host="::1", rest_port=0) as server:
+    with start(export, host="::1", rest_port=REST_PORT) as server:
         assert server.address.startswith("[::1]:")
         with connect(server) as wire:
             assert wire.line() == 3.0

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from kits.tf_serving import REST_PORT
 from kits.tf_serving import connect
 from kits.tf_serving import copy_version
 from kits.tf_serving import fails
@@ -576,7 +577,7 @@ def test_operation_that_does_not_exist(base_path):
 def test_warmup_requests_run_when_a_version_loads(base_path):
     request = predict_request(model="ignored", signature="line", x=X)
     write_warmup(base_path / "1", *[warmup_record(request)] * 3)
-    with serve(base_path, rest_port=0) as server:
+    with serve(base_path, rest_port=REST_PORT) as server:
         text = metrics_of(server)
     labels = f'model_path="{base_path}/1",status="OK"'
     assert f":model_warmup_latency_count{{{labels}}} 1" in text

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from grpc_health.v1 import health_pb2
 from grpc_health.v1 import health_pb2_grpc
+from kits.tf_serving import REST_PORT
 from kits.tf_serving import Wire
 from kits.tf_serving import connect
 from kits.tf_serving import copy_version
@@ -61,7 +62,7 @@ def server(base_path):
         versions="all",
         labels={"stable": 1},
         max_concurrency=4,
-        rest_port=0,
+        rest_port=REST_PORT,
         allow_reload=True,
     ) as server:
         yield server
@@ -656,6 +657,7 @@ def test_prometheus_reads_themetrics_of(server):
     assert families[":tensorflow:serving:request_latency"].type == "histogram"
 
 
+@pytest.mark.skipif(REST_PORT is None, reason="waitress is not installed")
 def test_no_other_path_has_metrics(server):
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"http://{server.rest_address}/", timeout=10)

@@ -1,5 +1,6 @@
 """Long requests in slices: the same answers, and nobody waits for them."""
 
+import itertools
 import json
 import threading
 import time
@@ -18,6 +19,7 @@ from rs_keras.export import export_certifier
 from rs_keras.serving import EmbeddedServer
 from rs_keras.serving import Limits
 from rs_keras.serving.server.runtime import SessionModel
+from rs_keras.serving.server.scheduling import limits as limits_lib
 from rs_keras.serving.server.scheduling import scheduler
 from rs_keras.serving.server.scheduling.costs import Backlog
 from rs_keras.serving.server.scheduling.costs import DrawCost
@@ -226,6 +228,24 @@ def asked(name, images):
     return {"image_bytes": np.array(files, object)}
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_votes_that_are_lost_fail_the_request(
+    broken, wire, images, slices, monkeypatch
+):
+    real = scheduler.slices
+
+    def some(request, size):
+        yield from itertools.islice(real(request, size), 2)
+        if broken:
+            raise MemoryError
+
+    monkeypatch.setattr(scheduler, "slices", some)
+    with fails("INTERNAL") as caught:
+        wire.predict(signature="certify", images=images)
+    wanted = "MemoryError" if broken else "slices of the request were lost"
+    assert wanted in caught[0].details()
+
+
 def test_the_output_filter_holds_for_slices(wire, images, slices):
     response = wire.predict(
         signature="certify", output_filter=["radius"], images=images
@@ -251,7 +271,7 @@ def test_wrong_requests_get_the_words_of_the_graph(wire, images, slices):
 @pytest.fixture
 def any_cost(monkeypatch):
     """The cost of a draw may be known by now."""
-    monkeypatch.setattr(Limits, "check_cost", lambda self, seconds: None)
+    monkeypatch.setattr(limits_lib, "check_cost", lambda limits, seconds: None)
     monkeypatch.setattr(
         Backlog, "admitted", lambda self, seconds, size: nullcontext()
     )

@@ -67,72 +67,78 @@ class Limits:
             if field.name.endswith("_seconds"):
                 check_positive(field.name, getattr(self, field.name))
 
-    @property
-    def max_bytes_at_once(self) -> int:
-        """Bytes of all requests that are being answered, once decoded."""
-        return _LARGEST_AT_ONCE * self.max_request_bytes
 
-    def described(self) -> dict[str, Any]:
-        """The limits of a request to a certifier, by name."""
-        names = ("max_rows", "max_draws", "max_request_bytes", "max_seconds")
-        return {name: getattr(self, name) for name in names}
+def max_bytes_at_once(limits: Limits) -> int:
+    """Bytes of all requests that are being answered, once decoded."""
+    return _LARGEST_AT_ONCE * limits.max_request_bytes
 
-    def check_size(self, inputs: Iterable[tuple[str, Any]]) -> int:
-        """Returns the bytes of a request's tensors, once decoded.
 
-        Args:
-            inputs: Names and `TensorProto`s; not decoded here.
+def described(limits: Limits) -> dict[str, Any]:
+    """The limits of a request to a certifier, by name."""
+    names = ("max_rows", "max_draws", "max_request_bytes", "max_seconds")
+    return {name: getattr(limits, name) for name in names}
 
-        Raises:
-            StatusError: If they are too many.
-        """
-        total = 0
-        for name, proto in inputs:
-            total += tensors.claimed_bytes(proto)
-            if total > self.max_request_bytes:
-                shape = [dim.size for dim in proto.tensor_shape.dim]
-                raise invalid(
-                    f"a request must have at most {self.max_request_bytes} "
-                    "bytes (`max_request_bytes`) once decoded. Received: "
-                    f"{name} of shape {shape[:8]}, {total} bytes so far"
-                )
-        return total
 
-    def check_rows(self, inputs: Iterable[tuple[str, Any]]) -> None:
-        """Checks the rows of a request to a certifier, before it is decoded.
+def check_size(limits: Limits, inputs: Iterable[tuple[str, Any]]) -> int:
+    """Returns the bytes of a request's tensors, once decoded.
 
-        Raises:
-            StatusError: If they are too many.
-        """
-        for name, proto in inputs:
-            dims = proto.tensor_shape.dim
-            if dims and dims[0].size > self.max_rows:
-                raise invalid(
-                    f"a request must have at most {self.max_rows} rows "
-                    f"(`max_rows`). Received: {name} of {dims[0].size} rows"
-                )
+    Args:
+        limits: Of the server.
+        inputs: Names and `TensorProto`s; not decoded here.
 
-    def check_draws(self, draws: int) -> None:
-        """Checks the draws of a row.
-
-        Raises:
-            StatusError: If they are too many.
-        """
-        if self.max_draws is not None and draws > self.max_draws:
+    Raises:
+        StatusError: If they are too many.
+    """
+    total = 0
+    for name, proto in inputs:
+        total += tensors.claimed_bytes(proto)
+        if total > limits.max_request_bytes:
+            shape = [dim.size for dim in proto.tensor_shape.dim]
             raise invalid(
-                f"a row must have at most {self.max_draws} draws "
-                f"(`max_draws`). Received: {draws}"
+                f"a request must have at most {limits.max_request_bytes} "
+                "bytes (`max_request_bytes`) once decoded. Received: "
+                f"{name} of shape {shape[:8]}, {total} bytes so far"
+            )
+    return total
+
+
+def check_rows(limits: Limits, inputs: Iterable[tuple[str, Any]]) -> None:
+    """Checks the rows of a request to a certifier, before it is decoded.
+
+    Raises:
+        StatusError: If they are too many.
+    """
+    for name, proto in inputs:
+        dims = proto.tensor_shape.dim
+        if dims and dims[0].size > limits.max_rows:
+            raise invalid(
+                f"a request must have at most {limits.max_rows} rows "
+                f"(`max_rows`). Received: {name} of {dims[0].size} rows"
             )
 
-    def check_cost(self, seconds: float) -> None:
-        """Checks the estimated time of a request.
 
-        Raises:
-            StatusError: If it is too long.
-        """
-        if seconds > self.max_seconds:
-            raise invalid(
-                f"a request must take at most {self.max_seconds:g} s "
-                f"(`max_seconds`), and this one would take about {seconds:.0f}"
-                " s: send fewer rows or draws at a time"
-            )
+def check_draws(limits: Limits, draws: int) -> None:
+    """Checks the draws of a row.
+
+    Raises:
+        StatusError: If they are too many.
+    """
+    if limits.max_draws is not None and draws > limits.max_draws:
+        raise invalid(
+            f"a row must have at most {limits.max_draws} draws "
+            f"(`max_draws`). Received: {draws}"
+        )
+
+
+def check_cost(limits: Limits, seconds: float) -> None:
+    """Checks the estimated time of a request.
+
+    Raises:
+        StatusError: If it is too long.
+    """
+    if seconds > limits.max_seconds:
+        raise invalid(
+            f"a request must take at most {limits.max_seconds:g} s "
+            f"(`max_seconds`), and this one would take about {seconds:.0f}"
+            " s: send fewer rows or draws at a time"
+        )

@@ -15,10 +15,12 @@ import numpy as np
 
 from rs_keras.export import metadata
 from rs_keras.export import signature
+from rs_keras.serving.server.grpc_errors import StatusError
 from rs_keras.serving.server.predict import SessionCall
 from rs_keras.serving.server.runtime import SHORT
 from rs_keras.serving.server.runtime import SLICES
 from rs_keras.serving.server.runtime import WHOLE
+from rs_keras.serving.server.scheduling import limits as limits_lib
 from rs_keras.serving.server.scheduling.certifier import Arrays
 from rs_keras.serving.server.scheduling.certifier import Engine
 from rs_keras.serving.server.scheduling.certifier import slices
@@ -50,7 +52,7 @@ class Scheduler:
     def __init__(self, limits: Limits, max_concurrency: int) -> None:
         self.limits = limits
         self._backlog = Backlog(
-            limits.max_backlog_seconds, limits.max_bytes_at_once
+            limits.max_backlog_seconds, limits_lib.max_bytes_at_once(limits)
         )
         cores = os.cpu_count() or 1
         self._at_once = min(cores, _MOST_AT_ONCE)
@@ -90,14 +92,14 @@ class Scheduler:
                 return _ask(worker, call, caller, SHORT)
         draws = worker.export.draws(name, inputs)
         if draws is not None:
-            self.limits.check_draws(int(draws.max(initial=0)))
+            limits_lib.check_draws(self.limits, int(draws.max(initial=0)))
             expected = worker.export.expected_draws(name, draws)
         else:
             rows = len(next(iter(inputs.values())))
             expected = rows if name == signature.LOGITS else 0
         alone = worker.cost.seconds(expected)
         seconds = alone / self._at_once
-        self.limits.check_cost(seconds)
+        limits_lib.check_cost(self.limits, seconds)
         if expected and not 0 < alone <= SLICE_SECONDS:
             with self._backlog.admitted(seconds, size):
                 return self._run_long(worker, call, caller)
@@ -137,22 +139,23 @@ class Scheduler:
         """Votes of a request to `sample`, from slices side by side."""
         parts = slices(request, worker.cost.slice_draws)
         counts = np.zeros([len(request["n"]), worker.num_classes], np.int64)
+        drawn = np.zeros_like(request["n"])
         failures: list[Exception] = []
         lock = threading.Lock()
 
         def work() -> None:
-            while not failures:
-                with lock:
-                    rows, part = next(parts, (None, {}))
-                if rows is None:
-                    return
-                try:
+            try:
+                while not failures:
+                    with lock:
+                        rows, part = next(parts, (None, {}))
+                    if rows is None:
+                        return
                     votes = self._slice(worker, part, caller)
-                except Exception as error:
-                    failures.append(error)
-                    return
-                with lock:
-                    counts[rows] += votes
+                    with lock:
+                        counts[rows] += votes
+                        drawn[rows] += part["n"]
+            except Exception as error:
+                failures.append(error)
 
         threads = []
         if request["n"].sum() > worker.cost.slice_draws():
@@ -167,6 +170,9 @@ class Scheduler:
             thread.join()
         if failures:
             raise failures[0]
+        if (drawn != request["n"]).any():
+            # A certificate must not rest on fewer votes than it says.
+            raise StatusError("INTERNAL", "slices of the request were lost")
         return counts
 
     def _slice(
@@ -185,7 +191,8 @@ class Scheduler:
         """Adds the limits of this server to what `describe` answers."""
         answers = np.empty_like(texts)
         for row, text in enumerate(texts.tolist()):
-            facts = {**json.loads(text), "limits": self.limits.described()}
+            facts = json.loads(text)
+            facts["limits"] = limits_lib.described(self.limits)
             answers[row] = metadata.to_json(facts).encode()
         return answers
 

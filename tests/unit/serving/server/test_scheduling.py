@@ -10,6 +10,7 @@ from tensorflow_serving.apis import predict_pb2
 
 from rs_keras.serving import Limits
 from rs_keras.serving.server.grpc_errors import StatusError
+from rs_keras.serving.server.scheduling import limits as limits_lib
 from rs_keras.serving.server.scheduling.certifier import slices
 from rs_keras.serving.server.scheduling.costs import SLICE_SECONDS
 from rs_keras.serving.server.scheduling.costs import Backlog
@@ -192,29 +193,31 @@ TOO_LARGE = {
 def test_claims_are_refused_before_they_are_decoded(proto):
     assert proto.ByteSize() < 2 * 10**5
     with pytest.raises(StatusError, match="INVALID_ARGUMENT.*max_request_byt"):
-        Limits().check_size(inputs(images=proto))
+        limits_lib.check_size(Limits(), inputs(images=proto))
 
 
 def test_sizes_add_up():
     half = tf.make_tensor_proto(0.5, shape=[15])
     limits = Limits(max_request_bytes=100)
-    assert limits.check_size(inputs(a=half)) == 60
+    assert limits_lib.check_size(limits, inputs(a=half)) == 60
     with pytest.raises(StatusError, match="b of shape \\[15\\], 120 bytes"):
-        limits.check_size(inputs(a=half, b=half))
+        limits_lib.check_size(limits, inputs(a=half, b=half))
 
 
 def test_limits_of_rows_draws_and_cost():
     limits = Limits(max_rows=3, max_draws=10, max_seconds=2)
-    limits.check_rows(inputs(k=tf.make_tensor_proto([1, 2, 3])))
-    limits.check_draws(10)
-    limits.check_cost(2)
+    limits_lib.check_rows(limits, inputs(k=tf.make_tensor_proto([1, 2, 3])))
+    limits_lib.check_draws(limits, 10)
+    limits_lib.check_cost(limits, 2)
     with pytest.raises(StatusError, match="at most 3 rows .*k of 4 rows"):
-        limits.check_rows(inputs(k=tf.make_tensor_proto([1, 2, 3, 4])))
+        limits_lib.check_rows(
+            limits, inputs(k=tf.make_tensor_proto([1, 2, 3, 4]))
+        )
     with pytest.raises(StatusError, match="at most 10 draws .*: 11"):
-        limits.check_draws(11)
+        limits_lib.check_draws(limits, 11)
     with pytest.raises(StatusError, match="at most 2 s .*about 60 s"):
-        limits.check_cost(60)
-    assert limits.described()["max_draws"] == 10
+        limits_lib.check_cost(limits, 60)
+    assert limits_lib.described(limits)["max_draws"] == 10
 
 
 @pytest.mark.parametrize(
