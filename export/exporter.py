@@ -42,6 +42,7 @@ def export_certifier(
     *,
     version: int | None = None,
     runner_up: bool = True,
+    bound: str = "clopper_pearson",
     class_names: Sequence[str] | None = None,
     image_bytes: bool = False,
     warmup: bool = True,
@@ -74,6 +75,7 @@ def export_certifier(
             gets these, and the output `n` says so.
         version: A whole number >= 1 that does not exist; the next when None.
         runner_up: As in `Certifier.certify`.
+        bound: "clopper_pearson" or "joint", as in `Certifier.certify`.
         class_names: One a class, for clients to show.
         image_bytes: Whether to add `predict_bytes` and `certify_bytes`, which
             take PNG or JPEG files of the model's own size. PNG is exact; a
@@ -131,6 +133,7 @@ def export_certifier(
         predict_n=predict_n,
         max_n=max_n,
         runner_up=runner_up,
+        bound=bound,
         class_names=None if class_names is None else tuple(class_names),
         image_bytes=image_bytes,
         seed=seed,
@@ -202,7 +205,6 @@ def _metadata(
         "noise": certifier.noise,
         "total_variation": smoothing.distance,
         "dtype": certifier.dtype,
-        "bound": "clopper_pearson",
         "num_classes": sampler.num_classes,
         "image": {
             "shape": list(sampler.image_shape),
@@ -213,6 +215,7 @@ def _metadata(
             settings.n,
             settings.alpha,
             certifier.sigma,
+            rule=settings.bound,
             runner_up=settings.runner_up,
             distance=smoothing.distance,
         ),

@@ -248,7 +248,11 @@ class CertifierGraph:
         alpha = tf.where(_is_probability(alpha), alpha, tf.zeros_like(alpha))
         common = n, alpha, self._smoothing.sigma, self._smoothing.distance
         one_class = bounds.certificate(k, None, *common)
-        two_classes = bounds.certificate(k, k2, *common)
+        # A row without a second count has no part in this.
+        second = tf.maximum(k2, 0)
+        two_classes = bounds.certificate(
+            k, second, *common, bound=self.settings.bound
+        )
         p_lower, radius = (
             tf.where(k2 == signature.NO_RUNNER_UP, one, two)
             for one, two in zip(one_class[:2], two_classes[:2], strict=True)

@@ -121,7 +121,8 @@ def guarantee(metadata: dict[str, Any]) -> str:
 
     >>> from rs_keras.export import metadata
     >>> facts = {"sigma": 0.5, "noise": "float", "alpha": 0.001, "n0": 100,
-    ...          "n": 10_000, "runner_up": True, "seed": "fresh"}
+    ...          "n": 10_000, "bound": "joint", "runner_up": True,
+    ...          "seed": "fresh"}
     >>> metadata.guarantee(facts)[:66]
     'For each image by itself, with probability at least 1 - 0.001 over'
     """
@@ -130,7 +131,10 @@ def guarantee(metadata: dict[str, Any]) -> str:
         "grid": "pixels that are multiples of 1/255, to which they are rounded "
         "(the noise on that grid is exact)",
     }[metadata["noise"]]
-    bound = "the two top classes" if metadata["runner_up"] else "the top class"
+    bound = "the Clopper-Pearson bound on the "
+    bound += "two top classes" if metadata["runner_up"] else "top class"
+    if metadata.get("bound") == "joint":
+        bound = "one exact test of the votes for the two top classes"
     again = {
         "fresh": "Asking again draws again, and may err again.",
         "keyed": "The same image gets the same noise whenever it is sent.",
@@ -149,10 +153,9 @@ def guarantee(metadata: dict[str, Any]) -> str:
         f"1 - {metadata['alpha']} over the noise, the label of `certify` is "
         f"that of the classifier smoothed with sigma = {metadata['sigma']}, "
         "and it stays the same within `radius` (L2, in pixel units). This "
-        f"rests on the Clopper-Pearson bound on {bound}, from "
-        f"{metadata['n']} draws after {metadata['n0']} that select the class, "
-        f"and is about {about}. The same holds of `decide`, where it says "
-        "`certified`, within the radius that was asked for: it bounds the two "
-        f"top classes, after as few draws as it takes. {again}{resized} "
-        f"{_SECRET}"
+        f"rests on {bound}, from {metadata['n']} draws after "
+        f"{metadata['n0']} that select the class, and is about {about}. The "
+        "same holds of `decide`, where it says `certified`, within the radius "
+        "that was asked for: it bounds the two top classes, after as few draws "
+        f"as it takes. {again}{resized} {_SECRET}"
     )

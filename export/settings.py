@@ -8,8 +8,10 @@ from rs_keras._checks import check_choice
 from rs_keras._checks import check_count
 from rs_keras._checks import check_feasible
 from rs_keras._checks import check_probability
+from rs_keras.bounds.names import VOTE_BOUNDS
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import DecideSpec
+from rs_keras.certification.spec import check_runner_up
 from rs_keras.noise.draws import addressed_draws
 
 SEEDS = ("fresh", "keyed")
@@ -40,6 +42,7 @@ class Settings:
     predict_n: int = 1_000
     max_n: int = 1_000_000
     runner_up: bool = True
+    bound: str = "clopper_pearson"
     class_names: tuple[str, ...] | None = None
     image_bytes: bool = False
     seed: str = "fresh"
@@ -51,8 +54,11 @@ class Settings:
         check_choice("seed", self.seed, SEEDS)
         self._keep("alpha", check_probability("alpha", self.alpha))
         self._keep("runner_up", bool(self.runner_up))
+        check_choice("bound", self.bound, VOTE_BOUNDS)
+        check_runner_up(self.bound, self.runner_up)
+        smallest_n = bounds.minimum_n(self.alpha, self.bound, self.runner_up)
         for name, smallest in (
-            ("n", bounds.minimum_n(self.alpha, runner_up=self.runner_up)),
+            ("n", smallest_n),
             ("predict_n", bounds.minimum_n(self.alpha, "predict")),
             ("decide_n", self.n0 + bounds.minimum_n(self.alpha)),
         ):
@@ -79,7 +85,11 @@ class Settings:
     def certify_spec(self) -> CertifySpec:
         """The arguments of `certify` if the client gives none."""
         return CertifySpec(
-            self.n0, self.n, self.alpha, runner_up=self.runner_up
+            self.n0,
+            self.n,
+            self.alpha,
+            bound=self.bound,
+            runner_up=self.runner_up,
         )
 
     @property

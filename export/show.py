@@ -14,7 +14,7 @@ from rs_keras.export import versions
 
 # In the order of a reader's questions; `describe` holds more.
 _FACTS = """
-sigma noise dtype n0 n alpha runner_up max_radius predict_n decide_n
+sigma noise dtype n0 n alpha bound runner_up max_radius predict_n decide_n
 decide_max_radius max_n seed num_classes class_names resize fit
 classifier_sha256 library tensorflow
 """.split()

@@ -30,6 +30,8 @@ from rs_keras.bounds.confidence import clopper_pearson_upper
 from rs_keras.bounds.confidence import float64
 from rs_keras.bounds.confidence import hoeffding_lower
 from rs_keras.bounds.confidence import possible_votes
+from rs_keras.bounds.joint import joint_count
+from rs_keras.bounds.names import VOTE_BOUNDS
 
 # The share of alpha that the runner-up's bound takes. Ten percent loses at
 # most 0.2 % of the radius where a single other class gets all the rest, and is
@@ -178,6 +180,7 @@ def certificate(
     alpha: Value,
     sigma: Value,
     distance: Value = 0.0,
+    bound: str = "clopper_pearson",
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """CERTIFY on counts, with the runner-up's or without.
 
@@ -190,10 +193,12 @@ def certificate(
         alpha: Error probability, in (0, 1).
         sigma: Standard deviation of the noise, > 0.
         distance: As in `two_count`.
+        bound: "clopper_pearson", a bound on each count; or "joint", one test
+            of both (`joint_count`), for which `k2` must be given.
 
     Returns:
-        The lower bound on the class's probability, the radius (float64), and
-        whether there is a certificate (bool).
+        The lower bound on the class's probability (NaN with "joint", which has
+        none), the radius (float64), and whether there is a certificate (bool).
 
     Raises:
         ValueError: If an argument is a number or array out of its range.
@@ -204,7 +209,20 @@ def certificate(
     >>> p, radius, certified = bounds.certificate(99, None, 100, 0.001, 0.5)
     >>> round(float(p), 6), round(float(radius), 6), bool(certified)
     (0.911373, 0.67463, True)
+    >>> p, _, certified = bounds.certificate(
+    ...     99, 1, 100, alpha=0.001, sigma=0.5, bound="joint")
+    >>> float(p), bool(certified)
+    (nan, True)
     """
+    check_choice("bound", bound, VOTE_BOUNDS)
+    if bound == "joint":
+        if k2 is None:
+            raise ValueError(
+                "`k2` must be a count for bound='joint'. Received: k2=None"
+            )
+        joint = joint_count(k, k2, n, alpha, sigma, distance=distance)
+        none = tf.fill(tf.shape(joint.radius), tf.constant(np.nan, tf.float64))
+        return none, joint.radius, tf.logical_not(joint.abstain)
     if k2 is not None:
         both = two_count(k, k2, n, alpha, sigma, distance=distance)
         return both.lower, both.radius, tf.logical_not(both.abstain)
@@ -356,7 +374,7 @@ def max_radius(
         n: Samples, >= 1.
         alpha: Error probability, in (0, 1).
         sigma: Standard deviation of the noise, > 0.
-        rule: "clopper_pearson", "hoeffding" or "bernstein".
+        rule: "clopper_pearson", "joint", "hoeffding" or "bernstein".
         runner_up: Whether Clopper-Pearson bounds the second class, too.
         distance: As in `two_count`.
 
@@ -369,8 +387,11 @@ def max_radius(
     >>> round(bounds.max_radius(100_000, 0.001, sigma=0.5, runner_up=False), 4)
     1.9057
     """
-    check_choice("rule", rule, _MAX_LOWER)
+    check_choice("rule", rule, ["joint", *_MAX_LOWER])
     check_ranges(n=n, alpha=alpha)
+    if rule == "joint":
+        joint = joint_count(n, 0, n, alpha, sigma, distance=distance)
+        return float(joint.radius)
     if runner_up and rule == "clopper_pearson":
         alpha = (1 - RUNNER_UP_SHARE) * alpha
     lower = np.clip(_MAX_LOWER[rule](n, alpha), 0, 1)
@@ -385,7 +406,7 @@ def minimum_n(
     Args:
         alpha: Error probability, in (0, 1).
         rule: "predict" (the two-sided binomial test), "clopper_pearson",
-            "hoeffding" or "bernstein".
+            "joint", "hoeffding" or "bernstein".
         runner_up: Whether Clopper-Pearson bounds the second class, too.
 
     Raises:
@@ -416,6 +437,10 @@ _MAX_LOWER: dict[str, Callable[[int, float], float]] = {
 _MINIMUM_N: dict[str, Callable[[float], int]] = {
     "predict": lambda alpha: math.floor(1 - math.log2(alpha)) + 1,
     "clopper_pearson": lambda alpha: math.floor(-math.log2(alpha)) + 1,
+    # The interval of `joint_count` and the gaps between its points take less.
+    "joint": lambda alpha: (
+        math.floor(-math.log2((1 - RUNNER_UP_SHARE) * alpha)) + 1
+    ),
     "hoeffding": lambda alpha: math.floor(-2 * math.log(alpha)) + 1,
     "bernstein": lambda alpha: math.floor(14 / 3 * math.log(2 / alpha)) + 2,
 }

@@ -20,6 +20,9 @@ PER_UNIT = 8
 # the sum is bounded, so that this decides only how tight the bound is.
 WINDOW = 4.2
 
+# Numbers of votes for b, of all points together; of more, nothing is computed.
+_LONGEST_STAIRS = 2.0**20
+
 # The log of a number that counts as 0, far above the smallest float64.
 _LOG_TINY = -600.0
 
@@ -72,7 +75,11 @@ def log_tail(shares: Shares, event: Event) -> tf.Tensor:
     # No more votes for b than this leave enough for a.
     most = tf.floor((PER_UNIT * n - event.s) / (PER_UNIT + event.w))
     most = tf.reduce_max(most, -1, keepdims=True)
-    centre, deviation = _window(shares, q, event)
+    # Where a number is none, so is the sum, but not the size of the window.
+    centre, deviation = (
+        tf.where(tf.math.is_finite(x), x, 0.0)
+        for x in _window(shares, q, event)
+    )
     low = tf.floor(centre - WINDOW * deviation - 4)
     low = tf.clip_by_value(low, 0.0, most)  # [R, P]
     size = tf.minimum(2 * WINDOW * deviation + 9, most - low + 1)
@@ -81,18 +88,32 @@ def log_tail(shares: Shares, event: Event) -> tf.Tensor:
     # The votes that N_a needs, once for all points.
     first = tf.reduce_min(low, -1, keepdims=True)
     span = tf.reduce_max(high - first) + 1
-    stairs = event.votes(first + tf.range(span))
-    steps = tf.cast((low - first)[..., None] + tf.range(size + 1), tf.int32)
+    bounded = span <= _LONGEST_STAIRS
+    stairs = event.votes(first + tf.range(tf.minimum(span, _LONGEST_STAIRS)))
+    steps = (low - first)[..., None] + tf.range(size + 1)
+    steps = tf.cast(tf.minimum(steps, _LONGEST_STAIRS - 1), tf.int32)
     votes = tf.gather(stairs, steps, batch_dims=1)  # [R, P, window + 1]
-    needed = votes[..., 0]
-    below = _binomial_tail(n - low + 1, n, 1 - shares.b, shares.b)
+    # Both tails at once.
+    below, above = tf.unstack(
+        _binomial_tail(
+            tf.stack([n - low + 1, votes[..., -1]]),
+            tf.stack([n + tf.zeros_like(low), n - high]),
+            tf.stack([1 - shares.b, q]),
+            tf.stack([shares.b, q_c]),
+        )
+    )
     below = tf.where(low > 0, below, 0.0)
-    fails = _chernoff(n - low - needed + 1, n - low, q_c, q)
-    above = _binomial_tail(votes[..., -1], n - high, q, q_c)
     above = tf.where(high <= most, above, 0.0)
+    fails = _chernoff(n - low - votes[..., 0] + 1, n - low, q_c, q)
     inside = _window_sum(shares, event.n, low, votes, below)
     total = inside + below * fails + above + np.exp(_LOG_TINY)
-    return tf.math.log(total)
+    return tf.where(bounded, tf.math.log(total), 0.0)
+
+
+def longest_window(n: tf.Tensor) -> tf.Tensor:
+    """Returns the most terms that a sum over n votes has, [R]."""
+    # No deviation of a count is larger than sqrt(n) / 2.
+    return WINDOW * tf.sqrt(n) + 10
 
 
 def _window(
@@ -169,12 +190,19 @@ def _window_sum(
     # From pmf(m(b) - 1) in N trials to pmf(m(b + 1) - 1) in N - 1.
     trials = tf.maximum(draws - b - 1, 1.0)
     ratio = product * tf.maximum(rest - steps, 0.0) / (trials * q_c[..., None])
-    first = _binomial_pmf(stairs[..., 0] - 1, column(n) - low - 1, q, q_c)
+    n = column(n) + tf.zeros_like(low)
+    first, first_b = tf.unstack(
+        _binomial_pmf(
+            tf.stack([stairs[..., 0] - 1, low]),
+            tf.stack([n - low - 1, n]),
+            tf.stack([q, shares.b]),
+            tf.stack([q_c, 1 - shares.b]),
+        )
+    )
     pmf = first[..., None] * tf.math.cumprod(ratio, -1, exclusive=True)
     # F(b), from the pmf of N_b.
     ratio = (draws - b) / (b + 1) * (shares.b / (1 - shares.b))[..., None]
-    first = _binomial_pmf(low, column(n), shares.b, 1 - shares.b)
-    terms = first[..., None] * tf.math.cumprod(ratio, -1, exclusive=True)
+    terms = first_b[..., None] * tf.math.cumprod(ratio, -1, exclusive=True)
     cdf = below[..., None] + tf.cumsum(terms, -1)
     return tf.reduce_sum(pmf * total * cdf, -1)
 
@@ -207,8 +235,8 @@ def _binomial_pmf(
     k: tf.Tensor, n: tf.Tensor, p: tf.Tensor, q: tf.Tensor
 ) -> tf.Tensor:
     """Returns P[Binomial(n, p) = k], but never an underflow; q = 1 - p."""
-    excess = binomial.log_factorial_excess
-    log_pmf = excess(n) - excess(k) - excess(n - k) - _divergence(k, n, p, q)
+    excess = binomial.log_factorial_excess(tf.stack([n, k, n - k]))
+    log_pmf = excess[0] - excess[1] - excess[2] - _divergence(k, n, p, q)
     return tf.exp(tf.maximum(log_pmf, _LOG_TINY))
 
 
@@ -228,3 +256,8 @@ def column(x: tf.Tensor, rank: int = 2) -> tf.Tensor:
 def cdf(z: tf.Tensor) -> tf.Tensor:
     """Phi(z), with all its digits on both sides."""
     return 0.5 * tf.math.erfc(z * -np.sqrt(0.5))
+
+
+def density(z: tf.Tensor) -> tf.Tensor:
+    """phi(z)."""
+    return tf.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)

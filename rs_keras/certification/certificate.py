@@ -17,6 +17,7 @@ from rs_keras._rows import SHOWN
 from rs_keras._rows import Rows
 from rs_keras._rows import data_frame
 from rs_keras._rows import shortened
+from rs_keras.bounds.names import SOFT_BOUNDS
 
 ABSTAIN = -1
 
@@ -66,7 +67,7 @@ class Certificate(Rows):
         label: int64 [B]; -1 where the certifier abstains.
         radius: float64 [B], L2, in pixel units; 0 where it abstains.
         p_lower: float64 [B], the lower confidence bound on the probability of
-            the selected class.
+            the selected class; NaN where there is none (the joint bound).
         counts: int64 [B, C], the votes of the estimation round (soft bounds:
             float64 sums of the soft predictions).
         selection_counts: int64 [B, C], the votes of the selection round.
@@ -207,6 +208,8 @@ this, with 99.9% confidence'
             for name in ("tolerance", "max_radius")
             if name in self.settings
         ]
+        if self.settings.get("bound") == "joint":
+            notes.insert(0, texts["joint"])
         return guarantee(self.settings, texts["claim"], *notes)
 
 
@@ -232,8 +235,8 @@ def guarantee(settings: Mapping[str, Any], claim: str, *notes: str) -> str:
         *notes: More sentences.
     """
     scope = settings.get("scope", "fixed_sigma")
-    votes = settings.get("bound", "clopper_pearson") == "clopper_pearson"
-    classifier = STATEMENTS["classifier"]["votes" if votes else "soft"]
+    soft = settings.get("bound") in SOFT_BOUNDS
+    classifier = STATEMENTS["classifier"]["soft" if soft else "votes"]
     first = STATEMENTS["guarantee"].format(
         probability=f"{_complement(settings['alpha']):f}",
         classifier=classifier.format(**settings),

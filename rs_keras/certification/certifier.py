@@ -167,13 +167,15 @@ class Certifier(SmoothedClassifier):
             alpha: Probability of a certificate that is not true, for each
                 image, in (0, 1).
             bound: "clopper_pearson" (exact, on votes) certifies the classifier
-                that takes the majority vote; "hoeffding" and "bernstein" (on
+                that takes the majority vote; so does "joint", with one test of
+                both counts instead of two bounds (`bounds.joint_count`:
+                larger radii, no `p_lower`). "hoeffding" and "bernstein" (on
                 soft predictions) the one that averages softmax(beta * logits).
             beta: Inverse temperature of the soft predictions, > 0.
             runner_up: Whether to bound the second class, too (never smaller
                 than about the plain radius, often larger). False gives
                 Cohen et al.'s bound 1 - p_lower, the one in the papers'
-                tables. Soft bounds need False.
+                tables. Soft bounds need False, "joint" True.
             tolerance: Radius, in pixel units, that you are willing to give up
                 to use fewer draws. The confidence level is not affected. None
                 draws n for every image.

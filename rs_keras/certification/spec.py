@@ -22,9 +22,10 @@ from rs_keras._checks import check_flag
 from rs_keras._checks import check_not_negative
 from rs_keras._checks import check_positive
 from rs_keras._checks import check_up_to
+from rs_keras.bounds.names import SOFT_BOUNDS
 from rs_keras.certification.sequential.boundaries import shares_of_stages
 
-Bound = Literal["clopper_pearson", "hoeffding", "bernstein"]
+Bound = Literal["clopper_pearson", "joint", "hoeffding", "bernstein"]
 BOUNDS: tuple[str, ...] = get_args(Bound)
 
 # Selection draws if they also determine the number of estimation draws.
@@ -87,12 +88,7 @@ class CertifySpec:
         _check_each(self, alpha=_check_alpha)
         check_choice("bound", self.bound, BOUNDS)
         _check_each(self, beta=check_positive, runner_up=check_flag)
-        if self.soft and self.runner_up:
-            raise ValueError(
-                "`runner_up` must be False for soft bounds, which bound one "
-                f"class only. Received: runner_up={self.runner_up}, "
-                f"bound={self.bound!r}"
-            )
+        check_runner_up(self.bound, self.runner_up)
         smallest = bounds.minimum_n(self.alpha, self.bound, self.runner_up)
         check_feasible("n", self.n, self.alpha, smallest)
         if self.tolerance is not None:
@@ -104,7 +100,7 @@ class CertifySpec:
     @property
     def soft(self) -> bool:
         """Whether soft predictions are averaged, or votes counted."""
-        return self.bound != "clopper_pearson"
+        return self.bound in SOFT_BOUNDS
 
     def check(self, smoothing: SmoothingSpec) -> None:
         """Raises for a tolerance or maximum beyond the radius of n draws."""
@@ -198,6 +194,20 @@ def max_decided_radius(
         bounds.max_radius(n_stage, float(level), sigma, distance=distance)
         for n_stage, level in zip(stages, levels, strict=True)
     )
+
+
+def check_runner_up(bound: str, runner_up: bool) -> None:
+    """Raises for a bound that does not go with the number of its counts."""
+    if bound in SOFT_BOUNDS and runner_up:
+        raise ValueError(
+            "`runner_up` must be False for soft bounds, which bound one "
+            f"class only. Received: runner_up={runner_up}, bound={bound!r}"
+        )
+    if bound == "joint" and not runner_up:
+        raise ValueError(
+            "`runner_up` must be True for bound='joint', which tests both "
+            f"counts. Received: runner_up={runner_up}"
+        )
 
 
 def _check_alpha(name: str, value: Any) -> float:

@@ -65,7 +65,7 @@ def vote_certificate(
 
     Returns:
         label int64 [B] (-1 where it abstains), radius float64 [B] (at most
-        `spec.max_radius`), p_lower float64 [B].
+        `spec.max_radius`), p_lower float64 [B] (NaN with the joint bound).
     """
     counts = tf.convert_to_tensor(counts, tf.int64)
     chosen = tf.argmax(tf.convert_to_tensor(selection, tf.int64), -1)
@@ -78,6 +78,7 @@ def vote_certificate(
         spec.alpha if alpha is None else alpha,
         smoothing.sigma,
         distance=smoothing.distance,
+        bound=spec.bound,
     )
     return _certified(chosen, *bound, spec)
 

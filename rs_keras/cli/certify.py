@@ -7,6 +7,7 @@ from typing import Any
 from rs_keras import DataDependentCertifier
 from rs_keras import certify_dataset
 from rs_keras import distribution
+from rs_keras.bounds.names import VOTE_BOUNDS
 from rs_keras.cli import _certification
 from rs_keras.cli import _photographs
 
@@ -19,7 +20,7 @@ def run(args: argparse.Namespace) -> None:
         "alpha": args.alpha,
         "bound": args.bound,
         "beta": args.beta,
-        "runner_up": not args.plain and args.bound == "clopper_pearson",
+        "runner_up": not args.plain and args.bound in VOTE_BOUNDS,
         "tolerance": args.tolerance,
         "max_radius": args.max_radius,
     }

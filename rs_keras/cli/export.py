@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> None:
         predict_n=args.predict_n,
         max_n=args.max_n,
         version=args.version,
+        bound=args.bound,
         runner_up=not args.plain,
         class_names=None if names is None else names.split(","),
         image_bytes=args.image_bytes,

@@ -258,6 +258,8 @@ def _sigma(
 # The lower bounds of `rs_keras.bounds` where all n draws agree.
 _LARGEST: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "clopper_pearson": lambda n, alpha: alpha ** (1 / n),
+    # Of two classes, the joint bound looks at one count.
+    "joint": lambda n, alpha: alpha ** (1 / n),
     "hoeffding": lambda n, alpha: 1 - np.sqrt(-math.log(alpha) / (2 * n)),
     "bernstein": lambda n, alpha: (
         1 - 7 * math.log(2 / alpha) / (3 * np.maximum(n - 1, 1e-9))

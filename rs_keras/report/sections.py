@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rs_keras.bounds.names import SOFT_BOUNDS
 from rs_keras.certification.certificate import ABSTAIN
 from rs_keras.certification.certificate import Certificate
 from rs_keras.logs.comparison import compare_acr
@@ -230,7 +231,7 @@ def guarantees(logs: Sequence[CertificationLog]) -> str:
 
 def _statement(log: CertificationLog) -> str:
     known = {**log.settings, "scope": log.scope}
-    soft = known.get("bound", "clopper_pearson") != "clopper_pearson"
+    soft = known.get("bound") in SOFT_BOUNDS
     needed = (*_NEEDED, *(("beta",) if soft else ()))
     if any(known.get(key) is None for key in needed):
         return _NO_STATEMENT

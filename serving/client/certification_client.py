@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 _MOST_RESTARTS = 3
 # Arguments of `certify` that select the settings of the export; the others are
 # None.
-_AS_EXPORTED = {"bound": CertifySpec.bound, "beta": CertifySpec.beta}
+_AS_EXPORTED = {"beta": CertifySpec.beta}
 
 
 class CertificationClient:
@@ -223,7 +223,7 @@ class CertificationClient:
         n0: int | None = None,
         n: int | None = None,
         alpha: float | None = None,
-        bound: str = "clopper_pearson",
+        bound: str | None = None,
         beta: float = 1.0,
         runner_up: bool | None = None,
         tolerance: float | None = None,
@@ -310,7 +310,7 @@ class CertificationClient:
         n0: int | None = None,
         n: int | None = None,
         alpha: float | None = None,
-        bound: str = "clopper_pearson",
+        bound: str | None = None,
         beta: float = 1.0,
         runner_up: bool | None = None,
         tolerance: float | None = None,
@@ -336,7 +336,8 @@ class CertificationClient:
                 once does not matter.
             alpha: Probability of a certificate that is not true, for each
                 image, in (0, 1).
-            bound: "clopper_pearson": servers count votes.
+            bound: "clopper_pearson" or "joint": servers count votes, and either
+                bound follows from them.
             beta: Of soft bounds, which are not served.
             runner_up: Whether to bound the second class, too; see
                 `Certifier.certify`.
@@ -425,7 +426,7 @@ class CertificationClient:
         n0: int | None = None,
         n: int | None = None,
         alpha: float | None = None,
-        bound: str = "clopper_pearson",
+        bound: str | None = None,
         beta: float = 1.0,
         runner_up: bool | None = None,
         tolerance: float | None = None,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
+from rs_keras.bounds.names import VOTE_BOUNDS
 from rs_keras.certification.sampling import NOISE_MODES
 from rs_keras.classifiers.precision import DTYPES
 from rs_keras.datasets.photographs import FITS
@@ -83,7 +84,7 @@ _RULES = {
     "noise": _one_of(NOISE_MODES),
     "total_variation": _NOT_NEGATIVE,
     "dtype": _one_of(DTYPES),
-    "bound": _one_of(["clopper_pearson"]),
+    "bound": _one_of(VOTE_BOUNDS),
     "num_classes": _whole(2),
     "image": _Rule(
         "an object whose `shape` is three whole numbers >= 1 with a product "

@@ -11,6 +11,7 @@ import numpy as np
 
 from rs_keras._checks import check_choice
 from rs_keras._checks import check_images
+from rs_keras.bounds.names import VOTE_BOUNDS
 from rs_keras.certification.sampling import noise_distance
 from rs_keras.certification.spec import CertifySpec
 from rs_keras.certification.spec import DecideSpec
@@ -132,11 +133,10 @@ class ServedModel:
         Raises:
             ValueError: If an argument is out of its range.
         """
-        # The other bounds need soft predictions; servers count votes.
-        bound = arguments.get("bound", self.metadata["bound"])
-        check_choice("bound", bound, [self.metadata["bound"]])
-        for name in ("n0", "n", "alpha", "runner_up"):
+        for name in ("n0", "n", "alpha", "bound", "runner_up"):
             arguments[name] = self.or_default(name, arguments.get(name))
+        # The other bounds need soft predictions; servers count votes.
+        check_choice("bound", arguments["bound"], VOTE_BOUNDS)
         spec = CertifySpec(**arguments)
         spec.check(self.smoothing)
         self.check_range("n", spec.n0, spec.n)

@@ -202,6 +202,7 @@ class DemoAPI:
 def _fields(certificate: Certificate) -> dict[str, Any]:
     """Returns what the page shows of a certificate of one image."""
     radius, p_lower = certificate.radius[0], certificate.p_lower[0]
+    known = np.isfinite(p_lower)
     return {
         "drawn": int(certificate.n[0]),
         "counts": certificate.counts[0].tolist(),
@@ -209,8 +210,9 @@ def _fields(certificate: Certificate) -> dict[str, Any]:
         "label": int(certificate.label[0]),
         "radius": float(radius),
         "radius_text": rounded_down(radius),
-        "p_lower": float(p_lower),
-        "p_lower_text": rounded_down(p_lower, 4),
+        # The joint bound has none, and JSON has no NaN.
+        "p_lower": float(p_lower) if known else None,
+        "p_lower_text": rounded_down(p_lower, 4) if known else "none",
     }
 
 

@@ -14,8 +14,10 @@ from PIL import Image
 from scipy import stats
 
 from rs_keras import Certifier
+from rs_keras import bounds
 from rs_keras.certification.sequential import checkpoints
 from rs_keras.export import export_certifier
+from rs_keras.export import metadata
 from rs_keras.export import signature
 from rs_keras.noise import draws
 
@@ -481,6 +483,39 @@ def test_nonsense_has_no_bound(served):
     found = served["bound nonsense"]
     assert found["radius"].tolist() == [0.0] * len(NONSENSE)
     assert found["p_lower"].tolist() == [0.0] * len(NONSENSE)
+
+
+def test_an_export_may_test_both_counts(certifier, tmp_path):
+    version = export_certifier(
+        certifier, tmp_path, n0=N0, n=N, bound="joint", warmup=False
+    )
+    signatures = tf.saved_model.load(str(version)).signatures
+    request = certify_with_request()
+    found = {
+        name: value.numpy()
+        for name, value in signatures["certify_with"](
+            **{name: tf.constant(value) for name, value in request.items()}
+        ).items()
+    }
+    own = certifier.certify(
+        images(), n0=50, n=150, alpha=0.01, bound="joint", seed=SEEDS
+    )
+    np.testing.assert_array_equal(found["label"], own.label)
+    np.testing.assert_allclose(found["radius"], own.radius, rtol=1e-9)
+    assert np.isnan(found["p_lower"]).all()
+    rows = {"k": [90, 90, 9], "k2": [5, -1, 2], "n": [100, 100, 10]}
+    bound = signatures["bound"](
+        alpha=tf.constant([0.01, 0.01, 0.01], tf.float64),
+        **{name: tf.constant(value, tf.int64) for name, value in rows.items()},
+    )
+    joint = bounds.joint_count(90, 5, 100, 0.01, SIGMA)
+    plain = bounds.certificate(90, None, 100, 0.01, SIGMA)
+    wanted = [joint.radius, plain[1], 0.0]
+    np.testing.assert_allclose(bound["radius"], wanted, rtol=1e-9)
+    assert np.isnan(bound["p_lower"]).tolist() == [True, False, True]
+    facts = json.loads((version / metadata.FILE).read_text())
+    assert facts["bound"] == "joint"
+    assert "one exact test" in facts["guarantee"]
 
 
 def test_describe_answers_every_row(served, certifier):

@@ -22,6 +22,7 @@ from kits.fake_servers import Fake
 from kits.fake_servers import certificate
 from kits.fake_servers import votes
 
+from rs_keras import bounds
 from rs_keras.serving import TLS
 from rs_keras.serving import AsyncCertificationClient
 from rs_keras.serving import CertificationClient
@@ -145,6 +146,19 @@ def test_certificates_are_scipys(fakes, images):
     assert (found.seed == SEEDS).all()
     assert found.settings["version"] == 1
     assert found.settings["n0"] == 50
+
+
+def test_the_client_can_test_both_counts(fakes, images):
+    with client_of(*fakes) as client:
+        found = client.certify(images, n=3_000, bound="joint", seed=SEEDS)
+        plain = client.certify(images, n=3_000, seed=SEEDS)
+    k, k2 = np.sort(found.counts)[:, :-3:-1].T
+    wanted = bounds.joint_count(k, k2, 3_000, 0.001, 0.5).radius
+    np.testing.assert_array_equal(found.radius, wanted)
+    assert (found.radius >= plain.radius).all()
+    assert np.isnan(found.p_lower).all()
+    assert found.settings["bound"] == "joint"
+    assert plain.settings["bound"] == "clopper_pearson"
 
 
 def is_right(found, labels):

@@ -346,7 +346,7 @@ OF_DESCRIBE = [
     ("noise", ["grid"], "one of float, grid"),
     ("dtype", 7, "one of awq, "),
     ("dtype", "float33", "one of awq, "),
-    ("bound", "hoeffding", "one of clopper_pearson"),
+    ("bound", "hoeffding", "one of clopper_pearson, joint"),
     ("seed", 7, "one of fresh, keyed"),
     ("alpha", 2.0, "in (0, 1)"),
     ("alpha", 0.0, "in (0, 1)"),

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from rs_keras import Certifier
 from rs_keras import DataDependentCertifier
+from rs_keras import bounds
 from rs_keras import noise
 from rs_keras import smoothed_labels
 from rs_keras import trainers
@@ -187,6 +188,34 @@ def test_runner_up_radius_by_scipy():
     assert int(label[0]) == 0
     assert float(p_lower[0]) == pytest.approx(lower, rel=1e-9)
     assert float(radius[0]) == pytest.approx(0.25 * gap, rel=1e-9)
+
+
+def test_the_joint_radius_is_that_of_its_counts(model, images):
+    certifier = Certifier(model, sigma=0.5)
+    found = certifier.certify(images, n=1000, seed=6, bound="joint")
+    again = certifier.certify(images, n=1000, seed=6)
+    np.testing.assert_array_equal(found.counts, again.counts)
+    for row in range(len(images)):
+        top = found.selection_counts[row].argmax()
+        k, k2 = found.counts[row, top], np.delete(found.counts[row], top).max()
+        if k <= k2:
+            assert found.label[row] == -1
+            continue
+        joint = bounds.joint_count(k, k2, 1000, 1e-3, 0.5)
+        assert found.radius[row] == float(joint.radius)
+        assert found.label[row] == (-1 if joint.abstain else top)
+    assert (found.label >= 0).any()
+    assert found.radius.mean() > again.radius.mean()
+    # No bound on a probability belongs to it, and it says so.
+    assert np.isnan(found.p_lower).all()
+    assert "no bound on the probability" in found.statement()
+    assert "majority vote" in found.statement()
+    assert found.settings["bound"] == "joint"
+    largest = certifier.max_possible_radius(1000, bound="joint")
+    assert found.radius.max() <= largest
+    certifier.certify(images, n=1000, max_radius=largest, bound="joint")
+    with pytest.raises(ValueError, match="`max_radius` must be <= "):
+        certifier.certify(images, n=1000, max_radius=2.0, bound="joint")
 
 
 def test_the_reference_decisions(golden):
@@ -467,6 +496,7 @@ def test_bad_arguments_of_a_certifier_are_refused(model, arguments):
         {"n": 9, "runner_up": False},
         {"bound": "hoefding", "runner_up": False},
         {"bound": "hoeffding"},
+        {"runner_up": False, "bound": "joint"},
         {"beta": 0},
         {"seed": "oftn"},
     ],
@@ -488,6 +518,9 @@ def test_the_smallest_n_that_can_certify():
     assert certifier.certify(image, n=10, runner_up=False).label[0] == 0
     assert certifier.certify(image, n=11).label[0] == 0
     assert certifier.predict(image, n=11).label[0] == 0
+    assert certifier.certify(image, n=11, bound="joint").label[0] == 0
+    with pytest.raises(ValueError, match="`n` must be >= 11 .* n=10"):
+        certifier.certify(image, n=10, bound="joint")
     with pytest.raises(ValueError, match="`n` must be >= 11 .* n=10"):
         certifier.predict(image, n=10)
     for bound in ("hoeffding", "bernstein"):

@@ -454,6 +454,10 @@ class TestRules:
                     found = largest_radius({**LIMITED, **settings})
                     wanted = bounds.max_radius(n, 0.001, 0.5, bound, runner_up)
                     assert float(found) == pytest.approx(wanted, abs=1e-9)
+        settings = {"n": 1_000, "bound": "joint", "runner_up": True}
+        found = largest_radius({**LIMITED, **settings})
+        wanted = bounds.max_radius(1_000, 0.001, 0.5, "joint")
+        assert wanted <= float(found) < 1.01 * wanted
 
     def test_each_row_has_the_limit_of_its_sigma(self):
         settings = {**LIMITED, "scope": "per_input_sigma", "sigma": None}
