@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,13 @@ def _keep(path: Path, other: Path) -> None:
         shutil.copy2(path, other)
 
 
-def readable(path: Path) -> tuple[bytes, str]:
-    """Returns what the last snapshot that is not damaged holds.
+def readable(path: Path) -> bytes:
+    """Returns the bytes of the last snapshot that is not damaged.
+
+    Says so where it is not the last one.
 
     Args:
         path: Where the last one is.
-
-    Returns:
-        Its bytes, and what to say of it: nothing, or that the last one is
-        damaged.
 
     Raises:
         ValueError: If neither the last one nor the one before can be read.
@@ -76,9 +75,10 @@ def readable(path: Path) -> tuple[bytes, str]:
         with contextlib.suppress(OSError, ValueError):
             older = before(path).read_bytes()
             read(before(path), older)
-            return older, f"{damage}. Going on from {before(path)}"
+            print(f"{damage}. Going on from {before(path)}", file=sys.stderr)
+            return older
         raise
-    return data, ""
+    return data
 
 
 def read(

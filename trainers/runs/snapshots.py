@@ -16,7 +16,6 @@ and tells the others what they hold when a run begins.
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -296,10 +295,7 @@ class _Run(keras.callbacks.Callback):
                 f"{self.path} holds a run already: resume it, or choose "
                 "another folder"
             )
-        data, damage = snapshot_file.readable(self.path)
-        if damage:
-            print(damage, file=sys.stderr)
-        return data
+        return snapshot_file.readable(self.path)
 
     def _check(self, state: Mapping[str, Any]) -> None:
         differing = differences(_flat(state["settings"]), _flat(self.settings))
