@@ -6,8 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test test-fast lint format types docs wheel lock
-.PHONY: licences benchmarks soak fair sizing attacks clean
+.PHONY: help setup quickstart test test-fast lint format types docs wheel lock licences benchmarks soak fair sizing attacks clean
 
 help:
 	@echo "make quickstart   set up, train, certify, report, export, serve, request"

@@ -211,7 +211,7 @@ def _search(
 ) -> tf.Tensor:
     """Returns the largest rho proven, [R], by Newton steps in a bracket."""
     level, needed, reached = level_of(k, k2, n, alpha)
-    event = Event(needed, WEIGHTS, n)
+    event = Event(needed, tf.constant(WEIGHTS), n)
     part = _part(k, n, alpha)
     # That of a normal tail beyond z, by the standard error of two classes.
     rho = tf.clip_by_value(radius_of(level, n), _SMALLEST, _LARGEST)

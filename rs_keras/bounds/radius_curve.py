@@ -40,7 +40,7 @@ from rs_keras.bounds.trinomial import longest_window
 GAP = 0.06
 # Points for the steps that prove nothing, and the grid to count points by.
 _FEW_POINTS = 6
-_GRID = tf.constant(np.linspace(0, 1, 16))
+_GRID = np.linspace(0, 1, 16)
 
 # What the memory has room for: points, and numbers of votes at all of them.
 _MOST_POINTS = 512.0

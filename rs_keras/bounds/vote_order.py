@@ -34,9 +34,7 @@ from rs_keras.bounds.trinomial import density
 
 # In eighths. Larger ones would reach levels by a handful of votes for a class,
 # smaller ones are best for no probabilities with p_a + p_b <= 1.
-WEIGHTS = tf.constant(
-    [8, 9, 10, 11, 12, 14, 16, 18, 20, 24, 28, 32], tf.float64
-)
+WEIGHTS = np.array([8, 9, 10, 11, 12, 14, 16, 18, 20, 24, 28, 32], np.float64)
 
 # Levels between two knots, and the smallest and the largest radius over sigma.
 _PARTS = 2.0**12
@@ -45,11 +43,11 @@ _LOWEST, _HIGHEST = -1.0, 8.0
 _KNOTS = 6.0
 _MAX_SEARCH = 60
 # The lattices of t and x.
-_T = tf.constant(-(np.linspace(0, 2.25, 64) ** 2)[:, None])
+_T = -(np.linspace(0, 2.25, 64) ** 2)[:, None]
 _X_PER_DOUBLING = 8
 _X = np.exp2(np.arange(-20 * _X_PER_DOUBLING, 4 * _X_PER_DOUBLING + 1) / 8)
-_UP = tf.constant(np.expm1(_X))
-_DOWN = tf.constant(np.expm1(-_X[:, None] * WEIGHTS.numpy() / PER_UNIT).ravel())
+_UP = np.expm1(_X)
+_DOWN = np.expm1(-_X[:, None] * WEIGHTS / PER_UNIT).ravel()
 # Newton's steps to the lattice, on which the search goes on.
 _NEWTON_STEPS = 2
 # Added to s: Chernoff's bound is too small a quantile of a few votes.

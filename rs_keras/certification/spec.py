@@ -139,7 +139,7 @@ class DecideSpec:
     >>> from rs_keras.certification.spec import DecideSpec, SmoothingSpec
     >>> spec = DecideSpec([0.5, 0.25], n_max=1_000)
     >>> spec.radii, round(spec.max_radius(SmoothingSpec(0.5)), 4)
-    ((0.25, 0.5), 1.1755)
+    ((0.25, 0.5), 1.1854)
     """
 
     radius: InitVar[float | Sequence[float]]

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import sys
-from pathlib import Path
 
 import keras_tuner
 
@@ -27,28 +26,20 @@ def run(args: argparse.Namespace) -> int | None:
         overrides=_runs.assignments(args.set),
     )
     folder = _runs.folder_of(args.out, model.base, "_sweep")
+    tuner = hypermodel.tuner(
+        model, args.tuner, args.trials, args.objective, folder, seed=args.seed
+    )
     with contextlib.ExitStack() as stack:
         if not hypermodel.is_worker():
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(only_writer(folder))
-        return _search(args, model, folder)
-
-
-def _search(
-    args: argparse.Namespace,
-    model: hypermodel.SmoothingHyperModel,
-    folder: Path,
-) -> int | None:
-    tuner = hypermodel.tuner(
-        model, args.tuner, args.trials, args.objective, folder, seed=args.seed
-    )
-    try:
-        tuner.search(verbose=2)
-    except keras_tuner.errors.FatalError as error:
-        raise ValueError(f"the search stopped: {error}") from error
-    finally:
-        if not hypermodel.is_worker():
-            written = sweeps.write(tuner, folder)
+        try:
+            tuner.search(verbose=2)
+        except keras_tuner.errors.FatalError as error:
+            raise ValueError(f"the search stopped: {error}") from error
+        finally:
+            if not hypermodel.is_worker():
+                written = sweeps.write(tuner, folder)
     if hypermodel.is_worker():
         return None
     print(sweeps.table(sweeps.results(tuner)))

@@ -124,3 +124,15 @@ assert all(np.isfinite(w.numpy()).all() for w in trainer.weights)
 assert np.isfinite(list(history.values())).all()
 """
     said_by(start(code))
+
+
+def test_commands_leave_tensorflow_to_be_configured():
+    """Replicas and threads are set after the imports."""
+    code = """
+import rs_keras.cli.certify, rs_keras.cli.decide, rs_keras.cli.train
+import rs_keras.cli.serve
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+print("in time")
+"""
+    assert said_by(start(code)) == ["in time\n"]

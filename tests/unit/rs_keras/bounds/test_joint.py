@@ -26,7 +26,7 @@ def stairs(level, n, alpha):
     n, alpha = (tf.constant([float(value)], tf.float64) for value in (n, alpha))
     s = vote_order.thresholds(level, n, alpha)[0].numpy()
     b = np.arange(int(n[0]) + 1)
-    w = vote_order.WEIGHTS.numpy()
+    w = vote_order.WEIGHTS
     return np.ceil((s[:, None] + w[:, None] * b) / 8).min(0)
 
 
