@@ -213,7 +213,7 @@ def test_a_schedule_that_was_stopped_is_told(tiny, tmp_path):
 ABLATED = [f"ablations/{name}" for name in published.ABLATIONS]
 
 
-class Enough(Exception):
+class Enough(BaseException):
     """What a test is about has been seen."""
 
 
