@@ -35,7 +35,7 @@ from rs_keras import Certifier  # noqa: E402
 from rs_keras.export import export_certifier  # noqa: E402
 from rs_keras.serving import CertificationClient  # noqa: E402
 from rs_keras.serving import EmbeddedServer  # noqa: E402
-from rs_keras.serving.server.services import PredictionService  # noqa: E402
+from rs_keras.serving.server.handlers import Handlers  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = (4, 4, 1)
@@ -71,22 +71,22 @@ def classifier():
 
 def slow_down(rate):
     """Lets each Predict request wait for the time that its draws take."""
-    predict, device = PredictionService.Predict, threading.Lock()
+    answer, device = Handlers.answer, threading.Lock()
 
-    def slow_predict(service, request, context):
+    def slow_answer(handlers, api, request, caller, *entrypoint):
         content = b""
         # Reading an input that is not there would add it.
-        if "n" in request.inputs:
+        if api == "Predict" and "n" in request.inputs:
             content = request.inputs["n"].tensor_content
         draws = int(np.frombuffer(content, np.int64).sum())
         # Descriptions do not wait; nor does a request that was given up.
         if draws:
             with device:
-                if context.is_active():
+                if caller.active():
                     time.sleep(draws / rate)
-        return predict(service, request, context)
+        return answer(handlers, api, request, caller, *entrypoint)
 
-    PredictionService.Predict = slow_predict
+    Handlers.answer = slow_answer
 
 
 def serve(folder, port, rate):

@@ -226,7 +226,7 @@ def check(call, found):
     if call == "sample":
         assert (found == expected(0, N)).all()
         return
-    first = {"predict": 0, "predict n": 0}.get(call, N0)
+    first = N0 if call.startswith("certify") else 0
     seeds, n = found.seed, found.counts.sum(-1)
     for row, counts in enumerate(found.counts):
         assert (counts == votes(seeds[row], first, n[row])).all()
