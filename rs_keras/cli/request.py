@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         if args.out is not None:
             _check_receipt(args)
         resize = resize_of(args, client.model)
-        images, names = images_of(args, client.model)
+        images, names = images_of(args, client.model.image_shape, resize)
         answer = _request(client, images, args)
         if args.out is not None:
             Path(args.out).write_text(answer.receipt, encoding="utf-8")
@@ -72,13 +72,14 @@ def resize_of(args: argparse.Namespace, model: ServedModel) -> Resize | None:
 
 
 def images_of(
-    args: argparse.Namespace, model: ServedModel
+    args: argparse.Namespace,
+    shape: tuple[int, int, int],
+    resize: Resize | None,
 ) -> tuple[np.ndarray, list[str]]:
     """Returns the images of --image or --npz, and their names."""
     if args.image is not None:
-        resize = resize_of(args, model)
         read = [
-            _certification.read_image(path, model.image_shape, resize)
+            _certification.read_image(path, shape, resize)
             for path in args.image
         ]
         return np.concatenate(read), args.image

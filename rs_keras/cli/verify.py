@@ -11,6 +11,7 @@ from rs_keras._checks import check_count
 from rs_keras._checks import check_images
 from rs_keras.cli import _certification
 from rs_keras.cli.request import images_of
+from rs_keras.cli.request import resize_of
 from rs_keras.export import metadata
 from rs_keras.export import versions
 from rs_keras.serving import receipts
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     draws = None if args.all else check_count("--draws", args.draws)
     receipt = receipts.read(args.receipt)
     shape = receipt.model.image_shape
-    images, names = images_of(args, receipt.model)
+    images, names = images_of(args, shape, resize_of(args, receipt.model))
     images = check_images(images, shape)
     with _source(args, receipt) as source:
         verdicts = [

@@ -92,12 +92,7 @@ def gaps(
     Raises:
         ValueError: See `gap_table`.
     """
-    found = pairs(logs)
-    if not found:
-        raise ValueError(
-            "`logs` must hold a certification log and one of an attack. "
-            f"Received: {', '.join(log.name for log in logs) or 'none'}"
-        )
+    found = _pairs(logs)
     if radii is None:
         reach = max(largest_tried(attacked) for _, attacked in found)
         radii = [reach * step / _STEPS for step in range(_STEPS + 1)]
@@ -105,6 +100,19 @@ def gaps(
         robustness_gap(certified, attacked, radii)
         for certified, attacked in found
     ]
+
+
+def _pairs(
+    logs: Sequence[CertificationLog],
+) -> list[tuple[CertificationLog, CertificationLog]]:
+    """Returns the pairs of a certification log and an attack, at least one."""
+    found = pairs(logs)
+    if not found:
+        raise ValueError(
+            "`logs` must hold a certification log and one of an attack. "
+            f"Received: {', '.join(log.name for log in logs) or 'none'}"
+        )
+    return found
 
 
 def gap_cells(found: Sequence[RobustnessGap]) -> list[Sequence[str]]:
@@ -183,9 +191,7 @@ def plot_robustness(
     >>> figure.axes[0].get_legend_handles_labels()[1]
     ['certified (certified, at least)', 'pgd (attacked, at most)']
     """
-    found = pairs(logs)
-    if not found:
-        gaps(logs)  # says what is missing
+    found = _pairs(logs)
     if ax is None:
         figure = plots.new_figure(path, height=4.0 + 0.18 * 2 * len(found))
         axes = figure.add_subplot()

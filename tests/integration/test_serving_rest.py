@@ -11,9 +11,8 @@ import urllib.request
 import numpy as np
 import pytest
 from kits.tf_serving import connect
-from kits.tf_serving import copy_version
 from kits.tf_serving import metrics_of
-from kits.tf_serving import save
+from kits.tf_serving import two_versions
 
 from rs_keras.serving import EmbeddedServer
 from rs_keras.serving import Limits
@@ -23,10 +22,7 @@ pytest.importorskip("waitress")
 
 @pytest.fixture(scope="module")
 def base_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "m"
-    save(path / "1")
-    copy_version(path / "1", path, 3)
-    return path
+    return two_versions(tmp_path_factory.mktemp("models") / "m")
 
 
 @pytest.fixture(scope="module")

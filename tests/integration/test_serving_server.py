@@ -25,9 +25,9 @@ from kits.tf_serving import metrics_of
 from kits.tf_serving import model
 from kits.tf_serving import predict_request
 from kits.tf_serving import reload_request
-from kits.tf_serving import save
 from kits.tf_serving import set_spec
 from kits.tf_serving import status_request
+from kits.tf_serving import two_versions
 from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
@@ -47,10 +47,7 @@ A_LONG_LOOP = np.int64([10**12])
 
 @pytest.fixture(scope="module")
 def base_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "m"
-    save(path / "1")
-    copy_version(path / "1", path, 3)
-    return path
+    return two_versions(tmp_path_factory.mktemp("models") / "m")
 
 
 @pytest.fixture(scope="module")

@@ -105,6 +105,13 @@ def copy_version(source, base_path, number):
     hidden.rename(base_path / str(number))
 
 
+def two_versions(path):
+    """Writes versions 1 and 3 of one model; returns their folder."""
+    save(path / "1")
+    copy_version(path / "1", path, 3)
+    return path
+
+
 def write_warmup(version, *records):
     path = version / WARMUP
     path.parent.mkdir(exist_ok=True)
