@@ -44,7 +44,7 @@ def _thumbnails(
         why = "name several data sets" if names else "do not name a data set"
         return None, f"No pictures: the logs' settings {why}."
     name = str(names.pop())
-    if name.split("/")[0].split(":")[0] not in REGISTRY:
+    if name.partition("/")[0] not in REGISTRY:
         # Somebody else's log may name any file of this machine.
         return None, (
             f"No pictures: the settings name {name}, which is no public data "
